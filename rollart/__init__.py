@@ -1,0 +1,1 @@
+"""RollArt: multi-task agentic reinforcement learning on disaggregated, heterogeneous hardware."""

@@ -1,0 +1,49 @@
+"""The whole configuration of a run, and nothing that needs torch or ray."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from rollart.config.base import Section
+from rollart.config.domains import DomainConfig
+from rollart.config.engine import EngineConfig
+from rollart.config.model import ModelConfig
+from rollart.config.resources import PlacementConfig, PoolConfig
+from rollart.config.run import EvaluationConfig, LogConfig, RolloutConfig, RunConfig
+from rollart.config.training import TrainingConfig, WeightsConfig
+
+
+class Config(Section):
+    """Root of the configuration file."""
+
+    run: RunConfig = RunConfig()
+    model: ModelConfig = ModelConfig()
+    domains: dict[str, DomainConfig] = Field(min_length=1)
+    rollout: RolloutConfig = RolloutConfig()
+    engine: EngineConfig = EngineConfig()
+    training: TrainingConfig = TrainingConfig()
+    weights: WeightsConfig = WeightsConfig()
+    pools: dict[str, PoolConfig] = {"local": PoolConfig(devices=16)}
+    placement: PlacementConfig = PlacementConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    log: LogConfig = LogConfig()
+
+    @model_validator(mode="after")
+    def _group_baseline_needs_a_group(self) -> Config:
+        if self.training.algorithm == "grpo" and self.rollout.group_size < 2:
+            raise ValueError(
+                "rollout.group_size is 1, but training.algorithm 'grpo' takes its baseline from the group, "
+                "so every advantage would be 0: set rollout.group_size to 2 or more"
+            )
+        return self
+
+    @property
+    def alpha(self) -> int:
+        """The effective staleness bound."""
+        return 0 if self.run.mode == "sync" else self.run.alpha
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Configured share of trained groups by domain, summing to 1, in the file's order."""
+        total = sum(domain.weight for domain in self.domains.values())
+        return {name: domain.weight / total for name, domain in self.domains.items()}

@@ -1,0 +1,32 @@
+"""Section ``engine``: how actions are generated."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rollart.config.base import Section
+
+
+class EngineConfig(Section):
+    """The generation engines."""
+
+    kind: Literal["torch"] = "torch"
+    """The engine implementation."""
+    count: int = Field(1, ge=1)
+    """Engines (replicas)."""
+    max_rows: int = Field(64, ge=1)
+    """Requests that decode together in one step."""
+    max_sessions: int = Field(512, ge=1)
+    """Trajectories whose KV cache is kept between turns; the least recently used are dropped."""
+    prefill_chunk: int = Field(256, ge=1)
+    """Prompt tokens computed in one step, over all requests."""
+    deterministic: bool = False
+    """Fixed batch rows and KV width, fixed prefill chunks: results do not depend on what else runs."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Type of weights and KV cache."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where it runs."""
+    threads: int = Field(1, ge=1)
+    """Torch threads of the engine process."""

@@ -1,0 +1,31 @@
+"""Section ``pools``: the hardware, and ``placement``: which role goes where."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rollart.config.base import Section
+
+
+class PoolConfig(Section):
+    """A named set of devices of one hardware class."""
+
+    hardware: str = "CPU"
+    """A class of the hardware catalogue: H800, H20, H100, H200, A100, CPU, serverless."""
+    devices: int = Field(1, ge=1)
+    """How many devices (GPUs, or CPU slots) the pool has."""
+    logical: bool = True
+    """True: the pool is a share of this machine. False: it is a Ray custom resource or label of a real cluster."""
+
+
+class PlacementConfig(Section):
+    """Section ``placement``: pool by role; ``None`` follows the role's declared affinity."""
+
+    train: str | None = None
+    generate: str | None = None
+    environment: str | None = None
+    reward: str | None = None
+    affinity: dict[str, str] = {}
+    """Hardware class by domain for generation; ``default`` for the others."""
+    deadline: float = Field(120.0, gt=0)
+    """Seconds a worker may take to start before the run stops with the reason."""

@@ -1,0 +1,89 @@
+"""What to run: the name, the mode, how long, how stale, and the seed everything derives from."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rollart.config.base import Section
+
+Mode = Literal["sync", "rollart"]
+
+
+class RunConfig(Section):
+    """Section ``run``."""
+
+    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Name of the run folder under ``dir``."""
+    dir: str = "runs"
+    """Folder that holds the run folders."""
+    seed: int = Field(0, ge=0)
+    """Root of every random choice."""
+    mode: Mode = "rollart"
+    """``sync`` generates, then trains; ``rollart`` overlaps them within ``alpha``."""
+    alpha: int = Field(1, ge=0)
+    """Bound on staleness: batch k only holds trajectories started at version k - alpha or later. ``sync`` implies 0."""
+    update: Literal["eager", "at_batch"] = "eager"
+    """When engines take new weights: as soon as they are announced, or only when a batch is ready."""
+    iterations: int = Field(100, ge=1)
+    """Number of optimizer steps."""
+    max_train_seconds: float | None = Field(None, gt=0)
+    """Stop after this much training wall time, evaluation not counted, at the end of an iteration."""
+    runtime: Literal["ray", "in_process"] = "ray"
+    """Where workers live: Ray actors, or this process (debugging, tests)."""
+    stall_seconds: float = Field(120.0, gt=0)
+    """After this long without progress the watchdog says who waits for whom."""
+
+
+class RolloutConfig(Section):
+    """Section ``rollout``: how trajectories are started and grouped."""
+
+    groups_per_batch: int = Field(16, ge=1)
+    """B, the groups in one training batch."""
+    group_size: int = Field(8, ge=1)
+    """Trajectories of one group, all from the same task instance."""
+    redundant_members: int = Field(0, ge=0)
+    """Extra members started with each group; the last to finish are surplus."""
+    redundant_groups: int = Field(0, ge=0)
+    """Extra groups started beyond the admission bound."""
+    max_environments: int = Field(256, ge=1)
+    """Environments alive at once, over all hosts."""
+    hosts: int = Field(1, ge=1)
+    """Environment host processes."""
+    retries: int = Field(2, ge=0)
+    """Fresh attempts for a failed member before the group counts it lost."""
+    retry_delay: float = Field(0.5, ge=0)
+    """Seconds before the first retry; doubles with each further one."""
+    starvation_limit: int = Field(8, ge=1)
+    """Consecutive failed or filtered groups after which a domain is suspended."""
+    mix_tolerance: float = Field(1.0, ge=1.0)
+    """Groups by which the cumulative trained mix of a domain may differ from its configured share."""
+    filter_zero_variance: bool = False
+    """Drop groups whose rewards are all equal (outcome ``filtered``) instead of training them."""
+
+
+class EvaluationConfig(Section):
+    """Section ``evaluation``: held-out instances, before, during and after training."""
+
+    instances: int = Field(0, ge=0)
+    """Held-out instances of each domain; 0 turns evaluation off."""
+    every: int = Field(0, ge=0)
+    """Evaluate every so many iterations besides the start and the end; 0 = only these two."""
+    greedy: bool = False
+    """Take the most likely token instead of sampling."""
+    random_policy: bool = True
+    """Also play the instances with a random policy, as the floor."""
+
+
+class LogConfig(Section):
+    """Section ``log``."""
+
+    turns: bool = False
+    """Write one record for each turn."""
+    trajectories: int = Field(32, ge=0)
+    """Full trajectories kept for ``rollart show``, of each iteration's batch at most this many."""
+    tensorboard: bool = False
+    """Also write TensorBoard scalars (extra ``tensorboard``)."""
+    wandb: str | None = None
+    """Also log to this Weights & Biases project (extra ``wandb``)."""

@@ -1,0 +1,73 @@
+"""Section ``training``: the algorithm and its optimizer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rollart.config.base import Section
+
+
+class CheckpointConfig(Section):
+    """Section ``checkpoint``."""
+
+    every: int = Field(0, ge=0)
+    """Save every so many iterations besides the end; 0 = only at the end."""
+    keep: int = Field(3, ge=1)
+    """Newest checkpoints kept."""
+
+
+class TrainingConfig(Section):
+    """The trainer."""
+
+    algorithm: Literal["grpo"] = "grpo"
+    """Group-relative advantages with a clipped surrogate."""
+    advantage_norm: Literal["std", "none"] = "std"
+    """Divide group advantages by the group's standard deviation, or not (Dr. GRPO)."""
+    loss_norm: Literal["token", "sequence"] = "token"
+    """Divide the loss by the batch's number of trained tokens, or average each sequence first."""
+    clip_low: float = Field(0.2, gt=0)
+    """Lower clip of the policy ratio: 1 - clip_low."""
+    clip_high: float = Field(0.28, gt=0)
+    """Upper clip of the policy ratio: 1 + clip_high (clip-higher)."""
+    correction: Literal["tis", "none"] = "tis"
+    """Off-policy correction: importance weights against the behaviour log-probabilities, truncated."""
+    correction_cap: float = Field(2.0, gt=0)
+    """Truncation of the importance weights."""
+    entropy_bonus: float = Field(0.0, ge=0)
+    """Coefficient of the mean token entropy."""
+    epochs: int = Field(1, ge=1)
+    """Passes over each batch."""
+    minibatches: int = Field(1, ge=1)
+    """Optimizer steps in one pass."""
+    learning_rate: float = Field(1e-3, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.99, ge=0, lt=1)
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Gradients are clipped to this global norm."""
+    warmup: int = Field(0, ge=0)
+    """Iterations of linear warm-up."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Learning rate after the warm-up, down to ``final_learning_rate`` at the last iteration."""
+    final_learning_rate: float = Field(0.0, ge=0)
+    micro_batch_tokens: int = Field(8192, ge=1)
+    """Padded tokens of one forward-backward pass."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int = Field(1, ge=1)
+    """Torch threads of the trainer process."""
+    entropy_alarm: float = Field(0.02, ge=0)
+    """Alarm when the mean token entropy (nats) falls below this."""
+    logprob_gap_alarm: float = Field(0.05, ge=0)
+    """Alarm when mean |behaviour - trainer| log-probability of on-policy tokens exceeds this."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+
+class WeightsConfig(Section):
+    """Section ``weights``: how versions travel from the trainer to the engines."""
+
+    store: Literal["shared_memory"] = "shared_memory"
+    bucket_bytes: int = Field(1 << 30, ge=1 << 16)
+    """Size of a bucket, the unit of push and pull."""

@@ -1,0 +1,364 @@
+"""The event log: one typed record for each thing that happened in a run.
+
+All accounting, metrics, reports and timelines derive from these records and from nothing else. One
+shard a process, ordered by (process, sequence); readers merge them. Lifecycle records are always
+written, turn records are switchable, nothing is written per token.
+
+A shard is a JSON-lines file ``events/<process>.jsonl``: the first line is a :class:`Header`, every
+other line an envelope ``{"n": sequence, "t": seconds, "e": {"type": ..., ...}}`` where ``t`` is the
+control plane's clock minus its value at the start of the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Protocol
+
+import msgspec
+
+from rollart.types import EngineAddress, FailureKind, Outcome, Purpose, TrajectoryId
+
+SCHEMA_VERSION = 1
+
+
+class Header(msgspec.Struct, frozen=True):
+    """First line of a shard."""
+
+    schema: int
+    run: str
+    process: str
+    wall_time: float
+    """Unix time at ``t = 0``."""
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="type", tag=True):
+    """Base of all records; the class name is the record's ``type``."""
+
+
+class RunStarted(Event, frozen=True):
+    mode: str
+    alpha: int
+    seed: int
+    iterations: int
+    groups_per_batch: int
+    group_size: int
+    domains: dict[str, float]
+    """Configured share by domain, summing to 1."""
+    pools: dict[str, str]
+    """Hardware class by pool."""
+
+
+class RunEnded(Event, frozen=True):
+    reason: str
+    """``finished``, ``interrupted`` or ``failed: <first cause>``."""
+
+
+class WorkerPlaced(Event, frozen=True):
+    worker: str
+    role: str
+    pool: str
+    hardware_class: str
+    host: str
+
+
+class Fallback(Event, frozen=True):
+    """A binding or a dispatch took a compatible class instead of the one asked for."""
+
+    subject: str
+    wanted: str
+    taken: str
+    reason: str
+
+
+class TrajectoryStarted(Event, frozen=True):
+    id: TrajectoryId
+    seed: int
+    host: str
+
+
+class FirstToken(Event, frozen=True):
+    """The trajectory's start version became known."""
+
+    id: TrajectoryId
+    version: int
+
+
+class TurnFinished(Event, frozen=True):
+    """Optional (``log.turns``): one turn of one trajectory."""
+
+    id: TrajectoryId
+    turn: int
+    engine: EngineAddress
+    new_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    seconds: float
+
+
+class TrajectoryScored(Event, frozen=True):
+    """The trajectory has finished and its reward is known; it may still end in any outcome."""
+
+    id: TrajectoryId
+    reward: float
+    success: bool | None
+    turns: int
+    generated_tokens: int
+    total_tokens: int
+    start_version: int | None
+    limit: str | None
+    seconds: dict[str, float]
+
+
+class TrajectoryEnded(Event, frozen=True):
+    """The one outcome of a trajectory."""
+
+    id: TrajectoryId
+    outcome: Outcome
+    failure: FailureKind | None = None
+    message: str = ""
+    generated_tokens: int = 0
+    reward: float | None = None
+    success: bool | None = None
+    staleness: int | None = None
+    """For ``trained``: batch index minus start version."""
+
+
+class TrajectoryRetried(Event, frozen=True):
+    failed: TrajectoryId
+    retry: TrajectoryId
+    delay: float
+
+
+class GroupResolved(Event, frozen=True):
+    domain: str
+    group: int
+    how: str
+    """``ready``, ``stale``, ``lost``, ``filtered``, ``surplus``, ``abandoned``."""
+    start_version: int | None = None
+
+
+class BatchFormed(Event, frozen=True):
+    index: int
+    groups: dict[str, int]
+    staleness: dict[int, int]
+    """Number of trajectories by staleness."""
+    waited: float
+
+
+class BatchCommitted(Event, frozen=True):
+    index: int
+    trajectories: int
+
+
+class DomainSuspended(Event, frozen=True):
+    domain: str
+    reason: str
+
+
+class ProtocolStep(Event, frozen=True):
+    """One step of the training protocol has ended; ``seconds`` is how long it took."""
+
+    step: str
+    index: int
+    version: int
+    seconds: float
+
+
+class TrainStepped(Event, frozen=True):
+    index: int
+    version: int
+    seconds: float
+    tokens: int
+    metrics: dict[str, float]
+    alarms: tuple[str, ...] = ()
+
+
+class VersionPublished(Event, frozen=True):
+    version: int
+    bytes: int
+    buckets: int
+    seconds: float
+    checksum: str
+
+
+class EngineUpdated(Event, frozen=True):
+    engine: EngineAddress
+    version: int
+    seconds: float
+    checksum: str
+    in_flight: int
+
+
+class PoolBusy(Event, frozen=True):
+    """Busy seconds of a worker since its last record, for utilisation and the timeline."""
+
+    worker: str
+    role: str
+    pool: str
+    since: float
+    until: float
+    busy: float
+    running: int = 0
+    waiting: int = 0
+
+
+class Evaluated(Event, frozen=True):
+    """Result of one evaluation pass over a domain's held-out instances."""
+
+    domain: str
+    version: int
+    policy: str
+    """``model`` or ``random``."""
+    instances: int
+    success: float
+    reward: float
+    failed: int
+    seconds: float
+
+
+class EvaluationEnded(Event, frozen=True):
+    """An evaluation trajectory's end, in the ledger of its own."""
+
+    id: TrajectoryId
+    success: bool | None
+    reward: float | None
+    failure: FailureKind | None = None
+
+
+class CheckpointSaved(Event, frozen=True):
+    version: int
+    path: str
+    seconds: float
+
+
+class Alarm(Event, frozen=True):
+    """Something a user should look at: training health, a suspended domain, a stall."""
+
+    subject: str
+    message: str
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """One line of a shard."""
+
+    n: int
+    t: float
+    e: (
+        RunStarted
+        | RunEnded
+        | WorkerPlaced
+        | Fallback
+        | TrajectoryStarted
+        | FirstToken
+        | TurnFinished
+        | TrajectoryScored
+        | TrajectoryEnded
+        | TrajectoryRetried
+        | GroupResolved
+        | BatchFormed
+        | BatchCommitted
+        | DomainSuspended
+        | ProtocolStep
+        | TrainStepped
+        | VersionPublished
+        | EngineUpdated
+        | PoolBusy
+        | Evaluated
+        | EvaluationEnded
+        | CheckpointSaved
+        | Alarm
+    )
+
+
+class EventSink(Protocol):
+    """Where components report; the only thing they know of the log."""
+
+    def emit(self, event: Event) -> None: ...
+
+
+class MemorySink:
+    """Keeps the records in a list, for tests and for live displays."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+
+class Tee:
+    """Hands every record to several sinks."""
+
+    def __init__(self, *sinks: EventSink) -> None:
+        self._sinks = sinks
+
+    def emit(self, event: Event) -> None:
+        for sink in self._sinks:
+            sink.emit(event)
+
+
+class EventLog:
+    """Writes one shard. Buffered by the file object; ``flush`` at step boundaries, ``close`` at the end.
+
+    Raises:
+        OSError: the disk is full or the folder cannot be written (the run stops with this cause).
+    """
+
+    def __init__(self, folder: Path, run: str, process: str, clock_now: float, wall_time: float, now: _Now) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._origin = clock_now
+        self._now = now
+        self._sequence = 0
+        self._encoder = msgspec.json.Encoder()
+        self._file: IO[bytes] = (folder / f"{process}.jsonl").open("ab")
+        self._file.write(self._encoder.encode(Header(SCHEMA_VERSION, run, process, wall_time)) + b"\n")
+
+    def emit(self, event: Event) -> None:
+        line = self._encoder.encode({"n": self._sequence, "t": round(self._now() - self._origin, 6), "e": event})
+        self._sequence += 1
+        self._file.write(line + b"\n")
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        with contextlib.closing(self._file):
+            self._file.flush()
+
+
+class _Now(Protocol):
+    def __call__(self) -> float: ...
+
+
+def read_events(folder: Path) -> Iterator[Envelope]:
+    """Merge all shards of a run by time, then (process, sequence). A torn last line is left out.
+
+    Raises:
+        FileNotFoundError: no shard in ``folder``.
+        ValueError: a shard has another schema version; the message names both.
+    """
+    shards = sorted(folder.glob("*.jsonl"))
+    if not shards:
+        raise FileNotFoundError(f"no event log in {folder}: is this a run folder?")
+    decoder = msgspec.json.Decoder(Envelope)
+    merged: list[tuple[float, str, int, Envelope]] = []
+    for shard in shards:
+        lines = shard.read_bytes().split(b"\n")
+        for line in lines[:-1]:
+            if line.startswith(b'{"schema"'):
+                header = msgspec.json.decode(line, type=Header)
+                if header.schema != SCHEMA_VERSION:
+                    raise ValueError(f"{shard} has event schema {header.schema}, this version reads {SCHEMA_VERSION}")
+                continue
+            envelope = decoder.decode(line)
+            merged.append((envelope.t, shard.name, envelope.n, envelope))
+    merged.sort(key=lambda item: item[:3])
+    for *_, envelope in merged:
+        yield envelope
+
+
+def purpose_of(event: TrajectoryEnded | TrajectoryScored | TrajectoryStarted) -> Purpose:
+    """The purpose of the trajectory that a lifecycle record speaks of."""
+    return event.id.purpose
