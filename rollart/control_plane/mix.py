@@ -1,0 +1,157 @@
+"""The slot schedule: which domain each group slot of each batch belongs to.
+
+Batch k owns the slots ``k * B .. (k + 1) * B - 1``. Slots go to domains by the chairman-assignment rule
+(Tijdeman 1980): the next slot goes to the domain with the earliest deadline among those entitled to it,
+which keeps every domain's cumulative count within one of its share at every slot. Admission and batch
+forming read the same schedule, so what is started is what batches will need.
+
+A batch may borrow a slot from a later batch (``swap``) when the group it waits for is late and another
+is ready, as long as no domain's cumulative count leaves ``tolerance`` groups of its share at that
+batch's end. Swapping permutes slots, it never changes how many groups of a domain the horizon holds,
+so a started group always has a slot.
+
+Invariant (architecture, invariant 5): after every batch, |trained - share * slots| <= tolerance for
+every active domain, counted from the last change of the active set. Pure; called by the
+RolloutScheduler and, through it, by batch forming.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+
+class SlotSchedule:
+    """See the module docstring.
+
+    Args:
+        shares: Share by domain, positive, summing to 1.
+        groups_per_batch: B.
+        tolerance: At least 1.
+    """
+
+    def __init__(self, shares: Mapping[str, float], groups_per_batch: int, tolerance: float = 1.0) -> None:
+        self._configured = dict(shares)
+        self._batch_size = groups_per_batch
+        self._tolerance = tolerance
+        self._shares = dict(shares)
+        self._origin = 0
+        self._base = 0
+        self._slots: list[str] = []
+        self._assigned: Counter[str] = Counter()
+        self._formed: Counter[str] = Counter()
+        self._next_batch = 0
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """Domains that own slots, in the order of the configuration."""
+        return tuple(self._shares)
+
+    @property
+    def next_batch(self) -> int:
+        return self._next_batch
+
+    def horizon(self, groups: int) -> Counter[str]:
+        """Groups by domain in the next ``groups`` slots."""
+        return Counter(self.upcoming(groups))
+
+    def upcoming(self, groups: int) -> list[str]:
+        """The domains of the next ``groups`` slots, first needed first."""
+        self._extend(groups)
+        return self._slots[:groups]
+
+    def try_form(self, ready: Mapping[str, int], swap_horizon: int) -> Counter[str] | None:
+        """The groups by domain that batch ``next_batch`` takes, or ``None`` if they are not all ready.
+
+        Borrows slots within the next ``swap_horizon`` slots when that stays within tolerance. On success
+        the batch's slots are used up and ``next_batch`` moves on.
+        """
+        size = self._batch_size
+        need = self.horizon(size)
+        if any(ready.get(domain, 0) < count for domain, count in need.items()):
+            self._extend(max(swap_horizon, size))
+            if not self._borrow(need, ready, swap_horizon):
+                return None
+            need = Counter(self._slots[:size])
+        del self._slots[:size]
+        self._base += size
+        self._formed.update(need)
+        self._next_batch += 1
+        return need
+
+    def suspend(self, domain: str) -> None:
+        """Take a domain out; its share goes to the others and the mix is counted anew from here.
+
+        Raises:
+            ValueError: it is the last active domain.
+        """
+        if domain not in self._shares:
+            return
+        if len(self._shares) == 1:
+            raise ValueError(f"domain '{domain}' is the last one: nothing is left to train")
+        remaining = {name: self._configured[name] for name in self._shares if name != domain}
+        total = sum(remaining.values())
+        self._shares = {name: share / total for name, share in remaining.items()}
+        self._origin = self._base
+        self._slots.clear()
+        self._assigned = Counter()
+        self._formed = Counter()
+
+    def deviation(self) -> dict[str, float]:
+        """Formed groups minus share times formed slots, by active domain."""
+        formed = self._base - self._origin
+        return {domain: self._formed[domain] - share * formed for domain, share in self._shares.items()}
+
+    def _extend(self, groups: int) -> None:
+        while len(self._slots) < groups:
+            domain = self._assign()
+            self._slots.append(domain)
+            self._assigned[domain] += 1
+
+    def _assign(self) -> str:
+        """Tijdeman's rule for the next slot."""
+        slot = self._base - self._origin + len(self._slots) + 1
+        slack = 1.0 / (2 * len(self._shares) - 2) if len(self._shares) > 1 else 0.0
+        best: tuple[float, str] | None = None
+        for domain, share in self._shares.items():
+            entitled = share * slot - self._assigned[domain]
+            if entitled < slack - 1e-9:
+                continue
+            deadline = (1.0 - slack - entitled) / share
+            if best is None or deadline < best[0] - 1e-12:
+                best = (deadline, domain)
+        if best is None:
+            raise AssertionError("some domain is always entitled: entitlements sum to one")
+        return best[1]
+
+    def _borrow(self, need: Counter[str], ready: Mapping[str, int], swap_horizon: int) -> bool:
+        """Swap this batch's late slots with later slots of ready domains; all of them or nothing."""
+        size = self._batch_size
+        late = [domain for domain, count in need.items() for _ in range(count - ready.get(domain, 0))]
+        spare = {domain: ready.get(domain, 0) - need[domain] for domain in self._shares}
+        slots = list(self._slots)
+        later = iter(range(size, min(swap_horizon, len(slots))))
+        for domain in late:
+            position = next((p for p in later if spare[slots[p]] > 0), None)
+            if position is None:
+                return False
+            first = slots.index(domain, 0, size)
+            spare[slots[position]] -= 1
+            slots[first], slots[position] = slots[position], slots[first]
+        if not self._within_tolerance(slots):
+            return False
+        self._slots = slots
+        return True
+
+    def _within_tolerance(self, slots: list[str]) -> bool:
+        """Whether every batch end among ``slots`` stays within the tolerance."""
+        formed = Counter(self._formed)
+        done = self._base - self._origin
+        for position, domain in enumerate(slots, start=1):
+            formed[domain] += 1
+            if position % self._batch_size == 0 and any(
+                abs(formed[name] - share * (done + position)) > self._tolerance + 1e-9
+                for name, share in self._shares.items()
+            ):
+                return False
+        return True

@@ -1,0 +1,140 @@
+"""The SampleBuffer: scored groups waiting to be trained, and the batches made of them.
+
+It owns a finished group from ``put`` until a durable checkpoint covers the batch that trained it.
+
+States of a group here: ``ready`` -> ``leased`` (in the one batch that is being trained) -> ``committed``
+(trained; kept for re-application after a trainer restart when checkpoints are on) -> released.
+
+Invariants: one lease at a time; ``form(k)`` comes after ``commit(k - 1)``; no group in batch k is older
+than k - alpha; ``trained`` is counted once for each trajectory, at ``commit``; the number of ready groups
+never exceeds the capacity (alpha + 1) * B + redundant groups.
+
+Pure: no I/O, no clock. The RolloutScheduler puts groups and evicts; the training loop forms, commits
+and releases.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+
+from rollart.types import Group, TrainBatch
+
+
+class BufferError(AssertionError):
+    """A call out of order or beyond the bound: a fault in the control plane."""
+
+
+class SampleBuffer:
+    """See the module docstring.
+
+    Args:
+        alpha: Staleness bound.
+        capacity: Most ready groups at any time.
+        retain: Keep committed batches until ``release_through`` (a checkpoint covers them).
+        first_batch: Index of the first batch (a resumed run starts later than 0).
+    """
+
+    def __init__(self, alpha: int, capacity: int, retain: bool, first_batch: int = 0) -> None:
+        self._alpha = alpha
+        self._capacity = capacity
+        self._retain = retain
+        self._ready: dict[str, dict[int, Group]] = {}
+        self._lease: TrainBatch | None = None
+        self._committed: deque[TrainBatch] = deque()
+        self._next = first_batch
+
+    @property
+    def next_batch(self) -> int:
+        """Index of the next batch that is not yet formed."""
+        return self._next
+
+    @property
+    def lease(self) -> TrainBatch | None:
+        return self._lease
+
+    @property
+    def committed(self) -> tuple[TrainBatch, ...]:
+        """Committed batches that no durable checkpoint covers, in order."""
+        return tuple(self._committed)
+
+    def __len__(self) -> int:
+        return sum(len(groups) for groups in self._ready.values())
+
+    def ready(self) -> Counter[str]:
+        """Ready groups by domain."""
+        return Counter({domain: len(groups) for domain, groups in self._ready.items() if groups})
+
+    def put(self, group: Group) -> None:
+        """Take over a scored group.
+
+        Raises:
+            BufferError: the buffer is full; admission must have prevented it.
+        """
+        if len(self) >= self._capacity:
+            raise BufferError(f"group {group.index} exceeds the buffer's capacity of {self._capacity} groups")
+        self._ready.setdefault(group.domain, {})[group.index] = group
+
+    def evict_stale(self) -> list[Group]:
+        """Remove the groups that the next batch may not hold any more."""
+        oldest = self._next - self._alpha
+        return self._take(lambda group: group.start_version < oldest)
+
+    def evict_domain(self, domain: str) -> list[Group]:
+        """Remove a suspended domain's groups."""
+        return list(self._ready.pop(domain, {}).values())
+
+    def evict_all(self) -> list[Group]:
+        """The run ends: what is left was not trained."""
+        return self._take(lambda group: True)
+
+    def form(self, groups: Mapping[str, int]) -> TrainBatch:
+        """Lease the next batch: the given number of each domain's oldest ready groups.
+
+        Raises:
+            BufferError: a batch is leased already, too few groups are ready, or one is stale.
+        """
+        if self._lease is not None:
+            raise BufferError(f"batch {self._next} asked for while batch {self._lease.index} is not committed")
+        chosen: list[Group] = []
+        for domain, count in groups.items():
+            ready = self._ready.get(domain, {})
+            if len(ready) < count:
+                raise BufferError(f"batch {self._next} wants {count} groups of '{domain}', {len(ready)} are ready")
+            chosen += [ready.pop(index) for index in sorted(ready)[:count]]
+        chosen.sort(key=lambda group: group.index)
+        stale = [group.index for group in chosen if group.start_version < self._next - self._alpha]
+        if stale:
+            raise BufferError(f"batch {self._next} would hold stale groups {stale} (alpha {self._alpha})")
+        self._lease = TrainBatch(self._next, tuple(chosen))
+        self._next += 1
+        return self._lease
+
+    def commit(self, index: int) -> TrainBatch:
+        """The leased batch has been trained.
+
+        Raises:
+            BufferError: it is not the leased one (a batch is committed exactly once).
+        """
+        batch = self._lease
+        if batch is None or batch.index != index:
+            leased = "none" if batch is None else str(batch.index)
+            raise BufferError(f"commit of batch {index}, but the leased batch is {leased}")
+        self._lease = None
+        if self._retain:
+            self._committed.append(batch)
+        return batch
+
+    def release_through(self, index: int) -> None:
+        """A durable checkpoint covers every batch up to ``index``."""
+        while self._committed and self._committed[0].index <= index:
+            self._committed.popleft()
+
+    def _take(self, wanted: Callable[[Group], bool]) -> list[Group]:
+        taken: list[Group] = []
+        for ready in self._ready.values():
+            chosen = [group for group in ready.values() if wanted(group)]
+            for group in chosen:
+                del ready[group.index]
+            taken += chosen
+        return taken
