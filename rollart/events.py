@@ -6,7 +6,8 @@ written, turn records are switchable, nothing is written per token.
 
 A shard is a JSON-lines file ``events/<process>.jsonl``: the first line is a :class:`Header`, every
 other line an envelope ``{"n": sequence, "t": seconds, "e": {"type": ..., ...}}`` where ``t`` is the
-control plane's clock minus its value at the start of the run.
+control plane's clock minus its value at the start of the run. A resumed run appends to its shards: each
+start writes a header of its own, and readers shift the records after it by the headers' wall times.
 """
 
 from __future__ import annotations
@@ -313,6 +314,8 @@ class EventLog:
         self._sequence = 0
         self._encoder = msgspec.json.Encoder()
         self._file: IO[bytes] = (folder / f"{process}.jsonl").open("ab")
+        if self._file.tell():
+            self._file.write(b"\n")  # ends the line that a crash may have torn; readers skip it
         self._file.write(self._encoder.encode(Header(SCHEMA_VERSION, run, process, wall_time)) + b"\n")
 
     def emit(self, event: Event) -> None:
@@ -333,30 +336,56 @@ class _Now(Protocol):
 
 
 def read_events(folder: Path) -> Iterator[Envelope]:
-    """Merge all shards of a run by time, then (process, sequence). A torn last line is left out.
+    """Merge all shards of a run by time, then (process, sequence); ``t`` counts from the first start of the run.
+
+    A line that a crash tore, the last of a shard or the last before a restart's header, is left out.
 
     Raises:
         FileNotFoundError: no shard in ``folder``.
-        ValueError: a shard has another schema version; the message names both.
+        ValueError: a shard has another schema version (the message names both) or a damaged line.
     """
     shards = sorted(folder.glob("*.jsonl"))
     if not shards:
         raise FileNotFoundError(f"no event log in {folder}: is this a run folder?")
+    sessions = [(shard, header, lines) for shard in shards for header, lines in _sessions(shard)]
+    origin = min((header.wall_time for _, header, _ in sessions), default=0.0)
     decoder = msgspec.json.Decoder(Envelope)
-    merged: list[tuple[float, str, int, Envelope]] = []
-    for shard in shards:
-        lines = shard.read_bytes().split(b"\n")
-        for line in lines[:-1]:
-            if line.startswith(b'{"schema"'):
-                header = msgspec.json.decode(line, type=Header)
-                if header.schema != SCHEMA_VERSION:
-                    raise ValueError(f"{shard} has event schema {header.schema}, this version reads {SCHEMA_VERSION}")
-                continue
-            envelope = decoder.decode(line)
-            merged.append((envelope.t, shard.name, envelope.n, envelope))
-    merged.sort(key=lambda item: item[:3])
+    merged: list[tuple[float, str, float, int, Envelope]] = []
+    for shard, header, lines in sessions:
+        shift = header.wall_time - origin
+        for position, line in enumerate(lines):
+            try:
+                envelope = decoder.decode(line)
+            except msgspec.DecodeError as error:
+                if position == len(lines) - 1:
+                    continue
+                raise ValueError(f"{shard} has a damaged record after {header.process}:{position}: {error}") from error
+            envelope = Envelope(envelope.n, round(envelope.t + shift, 6), envelope.e)
+            merged.append((envelope.t, shard.name, shift, envelope.n, envelope))
+    merged.sort(key=lambda item: item[:4])
     for *_, envelope in merged:
         yield envelope
+
+
+def _sessions(shard: Path) -> Iterator[tuple[Header, list[bytes]]]:
+    """The starts of one process: each header with the lines of its records."""
+    header: Header | None = None
+    lines: list[bytes] = []
+    for line in shard.read_bytes().split(b"\n"):
+        if line.startswith(b'{"schema"'):
+            if header is not None:
+                yield header, lines
+            try:
+                header, lines = msgspec.json.decode(line, type=Header), []
+            except msgspec.DecodeError:
+                header = None  # a crash tore the header, so nothing was written after it
+                continue
+            if header.schema != SCHEMA_VERSION:
+                raise ValueError(f"{shard} has event schema {header.schema}, this version reads {SCHEMA_VERSION}")
+        elif line:
+            lines.append(line)
+    if header is not None:
+        yield header, lines
 
 
 def purpose_of(event: TrajectoryEnded | TrajectoryScored | TrajectoryStarted) -> Purpose:
