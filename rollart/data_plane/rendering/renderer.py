@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from rollart.data_plane.environment.env import Observation
-from rollart.types import TokenSpan
+from rollart.types import Span
 
 
 class RenderingError(ValueError):
@@ -19,24 +19,27 @@ class RenderingError(ValueError):
 
 
 class Renderer(Protocol):
-    """One renderer serves all trajectories of a domain; it keeps no state between calls."""
+    """One renderer serves all trajectories of a domain; it keeps no state between calls.
+
+    Renderers of texts give and take token spans; emulated ones give and take length spans.
+    """
 
     stop_token_ids: tuple[int, ...]
     """Generation of an action ends with one of these, which belongs to the action."""
 
-    def begin(self, observation: Observation) -> TokenSpan:
+    def begin(self, observation: Observation) -> Span:
         """Tokens of the system prompt, the first observation, and the opening of the first action."""
         ...
 
-    def observe(self, observation: Observation, *, stopped: bool) -> TokenSpan:
+    def observe(self, observation: Observation, *, stopped: bool) -> Span:
         """Tokens to append after an action: its closing if it did not end with a stop token
         (``stopped`` is False), the observation, and the opening of the next action."""
         ...
 
-    def parse(self, action: TokenSpan) -> str:
+    def parse(self, action: Span) -> str:
         """The text of an action, without its stop token."""
         ...
 
-    def decode(self, tokens: TokenSpan) -> str:
+    def decode(self, tokens: Span) -> str:
         """All tokens as text, specials included, for display only."""
         ...
