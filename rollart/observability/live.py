@@ -19,7 +19,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from rollart.events import Alarm, DomainSuspended, Evaluated, Event, TrainStepped
+from rollart.events import Alarm, DomainSuspended, Evaluated, Event, TrainStepped, TrajectoryStarted
 from rollart.observability.live_state import FINISHED, GENERATING, WAITING, DomainWindow, LiveState
 from rollart.types import Outcome
 
@@ -47,7 +47,7 @@ class LiveProgress:
         self._limit = max_train_seconds
         self._now = now
         self._began = now()
-        self._steps: list[float] = []
+        self._pace = _Pace(now)
         self._lock = threading.Lock()
         self._live: Live | None = None
 
@@ -69,8 +69,7 @@ class LiveProgress:
         """Fold one record; without a terminal, print the line that it completes."""
         with self._lock:
             self.state.emit(event)
-            if isinstance(event, TrainStepped):
-                self._steps = [*self._steps[-PACE_WINDOW:], self._now()]
+            self._pace.emit(event)
             line = None if self._console.is_terminal else self._plain_line(event)
         if line is not None:
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -85,14 +84,9 @@ class LiveProgress:
 
     def seconds_left(self) -> float | None:
         """Estimated seconds to the end of training, from the recent pace and the time limit."""
-        start, steps = self.state.start, self._steps
-        if start is None or len(steps) < 2:
+        if self.state.start is None:
             return None
-        pace = (steps[-1] - steps[0]) / (len(steps) - 1)
-        left = pace * (start.iterations - self.state.iteration) - (self._now() - steps[-1])
-        if self._limit is not None:
-            left = min(left, self._limit - (self._now() - self._began))
-        return max(0.0, left)
+        return self._pace.left(self.state.start.iterations - self.state.iteration, self._limit)
 
     def _plain_line(self, event: Event) -> str | None:
         match event:
@@ -100,7 +94,7 @@ class LiveProgress:
                 return self._iteration_line(event)
             case Evaluated(domain=domain, policy=policy, version=version):
                 who = "random policy" if policy == "random" else f"version {version}"
-                return f"held-out {domain}, {who}: success {event.success:.3f}, reward {event.reward:.3f}"
+                return f"held-out {domain}, {who}: success {_cell(event.success)}, reward {_cell(event.reward)}"
             case Alarm(subject=subject, message=message):
                 return f"alarm {subject}: {message}"
             case DomainSuspended(domain=domain, reason=reason):
@@ -139,7 +133,7 @@ class LiveProgress:
         text.append(f", {_duration(left)} left" if left is not None else "")
         text.append(f"  mode {state.start.mode}, alpha {state.start.alpha}", style="dim")
         if state.evaluating:
-            text.append(f"  evaluating ({state.evaluating} started)", style="cyan")
+            text.append(f"  evaluating ({state.evaluating} instances played)", style="cyan")
         return text
 
     def _domains(self) -> Table:
@@ -158,7 +152,7 @@ class LiveProgress:
             _cell(window.success),
             _cell(window.reward),
             f"{_cell(self.state.trained_share(name))} of {window.configured:.2f}",
-            f"{model.success:.2f} at {model.version}" if model else "-",
+            f"{_cell(model.success)} at {model.version}" if model else "-",
             _cell(random.success if random else None),
         )
 
@@ -180,14 +174,55 @@ class LiveProgress:
         for title in ("pool", "worker", "role", "busy", "running", "waiting"):
             table.add_column(title, justify="left" if title in ("pool", "worker", "role") else "right")
         for worker, placed in self.state.placed.items():
-            busy = self.state.workers.get(worker)
-            numbers = (
-                ("-", "-", "-")
-                if busy is None
-                else (_share(busy.busy, busy.until - busy.since), str(busy.running), str(busy.waiting))
-            )
+            numbers = self._activity(worker, placed.role)
             table.add_row(f"{placed.pool} ({placed.hardware_class})", worker, placed.role, *numbers)
         return table
+
+    def _activity(self, worker: str, role: str) -> tuple[str, str, str]:
+        """Busy share, running and waiting requests of a worker; the trainer says when it last stepped."""
+        busy = self.state.workers.get(worker)
+        if busy is not None:
+            return _share(busy.busy, busy.until - busy.since), str(busy.running), str(busy.waiting)
+        if role == "train" and self._pace.train_share is not None:
+            return f"{self._pace.train_share:.0%}", "-", "-"
+        return "-", "-", "-"
+
+
+class _Pace:
+    """How fast iterations go and how long training, evaluation not counted, has lasted.
+
+    Attributes:
+        train_share: Share of the last iteration's time that its optimizer step took.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.train_share: float | None = None
+        self._now = now
+        self._steps: list[float] = []
+        self._training_since: float | None = None
+        self._passes: dict[tuple[str, int], float] = {}
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, TrainStepped):
+            now = self._now()
+            if self._steps and now > self._steps[-1]:
+                self.train_share = min(1.0, event.seconds / (now - self._steps[-1]))
+            self._steps = [*self._steps[-PACE_WINDOW:], now]
+        elif isinstance(event, Evaluated):
+            if self._training_since is not None:
+                self._passes[event.policy, event.version] = event.seconds  # all domains of a pass say the same
+        elif self._training_since is None and isinstance(event, TrajectoryStarted):
+            self._training_since = self._now()
+
+    def left(self, iterations: int, limit: float | None) -> float | None:
+        """Seconds that ``iterations`` more will take, at most what ``limit`` leaves."""
+        estimates = []
+        if len(self._steps) >= 2:
+            pace = (self._steps[-1] - self._steps[0]) / (len(self._steps) - 1)
+            estimates.append(pace * iterations - (self._now() - self._steps[-1]))
+        if limit is not None and self._training_since is not None:
+            estimates.append(limit - (self._now() - self._training_since - sum(self._passes.values())))
+        return max(0.0, min(estimates)) if estimates else None
 
 
 def _cell(value: float | None) -> str:

@@ -17,6 +17,7 @@ from rollart.events import (
     CheckpointSaved,
     DomainSuspended,
     Evaluated,
+    EvaluationEnded,
     Event,
     Fallback,
     FirstToken,
@@ -74,7 +75,25 @@ class DomainWindow:
 
 
 class LiveState:
-    """See the module docstring. ``start`` is ``None`` until the run has started."""
+    """See the module docstring.
+
+    Attributes:
+        start: How the run was started; ``None`` until then.
+        ended: Why it ended; ``None`` until then.
+        iteration: Optimizer steps taken.
+        domains: Recent results by domain.
+        live: Live training trajectories by state.
+        outcomes: Ended training trajectories by outcome.
+        staleness: Trajectories of the newest batch by staleness.
+        max_staleness: Highest staleness of any batch.
+        placed, workers: Where each worker lives, and its newest busy record.
+        step: Name of the newest finished protocol step.
+        train: The newest optimizer step.
+        evaluations: Newest held-out result by domain and policy.
+        evaluating: Held-out instances played in the present pass.
+        checkpoint: Path of the newest checkpoint.
+        messages: Newest alarms and notices.
+    """
 
     def __init__(self) -> None:
         self.start: RunStarted | None = None
@@ -108,6 +127,7 @@ class LiveState:
             ProtocolStep: self._protocol_step,
             TrainStepped: self._train_stepped,
             PoolBusy: self._pool_busy,
+            EvaluationEnded: self._evaluation_ended,
             Evaluated: self._evaluated,
             CheckpointSaved: self._checkpoint_saved,
             Alarm: lambda event: self.messages.append(f"{event.subject}: {event.message}"),
@@ -149,8 +169,9 @@ class LiveState:
     def _trajectory_started(self, event: TrajectoryStarted) -> None:
         if event.id.purpose is Purpose.TRAIN:
             self._move(event.id, WAITING)
-        else:
-            self.evaluating += 1
+
+    def _evaluation_ended(self, event: EvaluationEnded) -> None:
+        self.evaluating += 1
 
     def _first_token(self, event: FirstToken) -> None:
         if event.id in self._states:

@@ -24,6 +24,7 @@ from rollart.events import (
     TrajectoryEnded,
     TrajectoryScored,
     TrajectoryStarted,
+    WorkerPlaced,
 )
 from rollart.observability.intervals import Interval, subtract, total
 from rollart.types import Outcome, Purpose
@@ -67,7 +68,7 @@ class IterationMetrics(msgspec.Struct, frozen=True):
         outcomes: Ended trajectories by outcome.
         failures: Failed ones by kind.
         staleness: Trajectories of the batch by staleness.
-        utilisation: Busy share of each pool's workers, in [0, 1].
+        utilisation: Busy share of the workers of each ``pool/role``, in [0, 1].
         latency: For reset, step, generate and reward: median, 95th percentile and maximum, in seconds a trajectory.
         domains: By domain.
         training: The trainer's metrics (loss, entropy, logprob_gap, ...).
@@ -114,6 +115,7 @@ class MetricsFold:
         self._batch: BatchFormed | None = None
         self._batch_trained = _Ended()
         self._pending: tuple[TrainStepped, _Window, Interval] | None = None
+        self._trainer_pool: str | None = None
         self._formed: dict[int, dict[str, int]] = {}
         self._groups: Counter[str] = Counter()
         self._evaluation: list[Interval] = []
@@ -134,6 +136,8 @@ class MetricsFold:
             case TrainStepped() as step:
                 self._pending = (step, self._window, (self._since if self._since is not None else t, t))
                 self._window, self._since = _Window(), t
+            case WorkerPlaced(role="train", pool=pool):
+                self._trainer_pool = pool
             case Evaluated(seconds=seconds):
                 self._evaluation.append((t - seconds, t))
             case TrajectoryEnded(id=id) as ended if id.purpose is Purpose.TRAIN:
@@ -152,10 +156,11 @@ class MetricsFold:
         self._pending = None
         batch = self._batch if self._batch is not None and self._batch.index == step.index else None
         window.ended.merge(self._batch_trained)
+        seconds = total(subtract([interval], self._evaluation))
         yield IterationMetrics(
             index=step.index,
             end=interval[1],
-            seconds=total(subtract([interval], self._evaluation)),
+            seconds=seconds,
             train_seconds=step.seconds,
             protocol_seconds=dict(window.protocol),
             wait_seconds=batch.waited if batch else 0.0,
@@ -164,12 +169,18 @@ class MetricsFold:
             outcomes=dict(window.ended.outcomes),
             failures=dict(window.ended.failures),
             staleness=batch.staleness if batch else {},
-            utilisation=window.utilisation(),
+            utilisation=window.utilisation() | self._trainer_utilisation(step, seconds),
             latency=window.latency(),
             domains={name: self._domain(name, window, batch) for name in self._domains},
             training=step.metrics,
             alarms=step.alarms,
         )
+
+    def _trainer_utilisation(self, step: TrainStepped, seconds: float) -> dict[str, float]:
+        """The trainer reports no busy records: its busy time is the optimizer step."""
+        if self._trainer_pool is None or seconds <= 0:
+            return {}
+        return {f"{self._trainer_pool}/train": min(1.0, step.seconds / seconds)}
 
     def _form(self, batch: BatchFormed) -> None:
         """Count the batch's groups, in place of those that a resumed run forms again."""
@@ -228,9 +239,9 @@ class _Window:
                 self.scored.append(event)
             case ProtocolStep(step=step, seconds=seconds):
                 self.protocol[step] += seconds
-            case PoolBusy(pool=pool):
-                self._busy[pool] += event.busy
-                self._watched[pool] += event.until - event.since
+            case PoolBusy(pool=pool, role=role):
+                self._busy[f"{pool}/{role}"] += event.busy
+                self._watched[f"{pool}/{role}"] += event.until - event.since
             case _:
                 pass
 
