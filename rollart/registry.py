@@ -1,9 +1,8 @@
-"""Small registries: a name, what stands behind it, and the user's own code by import path.
+"""Named extension points: a short name of ours, or ``module:attribute`` of the user's own code.
 
-Wherever the configuration names an implementation (an environment, a verifier, an engine), a
-:class:`Registry` turns the name into the object. A registered name is short; anything with a colon is an
-import path ``module:attribute``, so a user's own implementation lives in the user's module and needs no
-registration. Nothing is imported before it is asked for.
+Every place where a user may bring something (environments, rewards, advantages, ...) is one
+:class:`Registry`. Built-in entries may be given as import paths too, so that naming a variant in a
+configuration imports nothing until it is used.
 """
 
 from __future__ import annotations
@@ -11,87 +10,83 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Iterator
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 
-class Entry(NamedTuple, Generic[T]):
-    """A registered name.
+class Registry(Generic[T]):
+    """Maps names to objects.
 
-    Attributes:
-        name: What the configuration says.
-        target: The object itself, or the import path of it.
-        description: One line for the user.
+    Args:
+        kind: What the entries are, in the singular, for messages: ``environment``.
+        entries: The built-in ones: name to object, or to its import path.
     """
 
-    name: str
-    target: T | str
-    description: str
-
-
-class Registry(Generic[T]):
-    """Name to object, or to the import path that is followed when the name is used."""
-
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, entries: dict[str, T | str]) -> None:
         self._kind = kind
-        self._entries: dict[str, Entry[T]] = {}
+        self._entries = dict(entries)
 
-    def add(self, name: str, target: T | str, description: str = "") -> None:
-        """Register a name.
+    def register(self, name: str, entry: T | str) -> None:
+        """Add an entry.
 
         Raises:
-            ValueError: the name is taken, or could be read as an import path.
+            ValueError: the name is taken, or could not be told from an import path.
         """
-        if name in self._entries or ":" in name or not name:
-            raise ValueError(f"{self._kind} name '{name}' is taken or malformed")
-        self._entries[name] = Entry(name, target, description)
+        if ":" in name or not name:
+            raise ValueError(f"a registered {self._kind} needs a name without ':', not {name!r}")
+        if name in self._entries:
+            raise ValueError(f"there is already {_article(self._kind)} named {name!r}")
+        self._entries[name] = entry
 
-    def __contains__(self, name: str) -> bool:
+    def get(self, name: str) -> T:
+        """The entry of that name, or what the import path ``module:attribute`` leads to.
+
+        Raises:
+            LookupError: there is no such name, module or attribute; the message says which, and what is near.
+        """
+        if name in self._entries:
+            entry = self._entries[name]
+            return import_path(entry, self._kind) if isinstance(entry, str) else entry
+        if ":" in name:
+            found: T = import_path(name, self._kind)
+            return found
+        near = difflib.get_close_matches(name, self._entries, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(self._entries))}"
+        raise LookupError(f"no {self._kind} named {name!r}: {hint} (or give 'module:attribute' for your own)")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._entries))
+
+    def __contains__(self, name: object) -> bool:
         return name in self._entries
 
-    def __iter__(self) -> Iterator[Entry[T]]:
-        return iter(self._entries.values())
 
-    def resolve(self, name: str) -> T:
-        """The object behind a registered name or an import path.
-
-        Raises:
-            LookupError: no such name, module or attribute; the message names the nearest valid one.
-        """
-        if ":" in name:
-            return import_path(name)  # type: ignore[no-any-return]
-        entry = self._entries.get(name)
-        if entry is None:
-            raise LookupError(f"unknown {self._kind} '{name}': {self._hint(name)}")
-        if isinstance(entry.target, str):
-            return import_path(entry.target)  # type: ignore[no-any-return]
-        return entry.target
-
-    def _hint(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self._entries, n=1)
-        if near:
-            return f"did you mean '{near[0]}'?"
-        return f"use one of {', '.join(sorted(self._entries))}, or an import path 'module:attribute'"
-
-
-def import_path(path: str) -> object:
-    """Follow ``module:attribute`` (the attribute may be dotted).
+def import_path(path: str, kind: str) -> Any:
+    """Import ``module:attribute``; ``attribute`` may be dotted.
 
     Raises:
-        LookupError: the path is malformed, the module cannot be imported, or the attribute is missing.
+        LookupError: the module or the attribute does not exist. Errors inside the module pass through.
     """
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
-        raise LookupError(f"'{path}' is not an import path: write 'module:attribute'")
+        raise LookupError(f"{kind} {path!r} is not of the form 'module:attribute'")
     try:
-        found: object = importlib.import_module(module_name)
-    except Exception as error:  # a user's module may raise anything while it is imported
-        raise LookupError(f"cannot import '{module_name}' for '{path}': {type(error).__name__}: {error}") from error
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise
+        raise LookupError(
+            f"{kind} {path!r}: no module named {error.name!r}; install its package or put its folder on PYTHONPATH"
+        ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             near = difflib.get_close_matches(part, dir(found), n=1)
-            hint = f": did you mean '{near[0]}'?" if near else ""
-            raise LookupError(f"module '{module_name}' has no '{attribute}'{hint}")
+            hint = f", did you mean {near[0]!r}?" if near else ""
+            raise LookupError(f"{kind} {path!r}: {module_name!r} has no {part!r}{hint}")
         found = getattr(found, part)
     return found
+
+
+def _article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
