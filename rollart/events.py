@@ -213,9 +213,11 @@ class Evaluated(Event, frozen=True):
     policy: str
     """``model`` or ``random``."""
     instances: int
-    success: float
-    reward: float
+    success: float | None
+    """Share of the scored instances; ``None`` if every one failed."""
+    reward: float | None
     failed: int
+    """Instances without a score after the last retry; they count as neither success nor reward."""
     seconds: float
 
 

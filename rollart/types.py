@@ -388,6 +388,8 @@ class EpisodeSpec(msgspec.Struct, frozen=True, array_like=True):
     seed: int
     greedy: bool = False
     """Evaluation may ask for greedy actions."""
+    random: bool = False
+    """Play uniformly random valid actions instead of the model's: the floor that a policy is compared with."""
 
 
 HASH_START = 0

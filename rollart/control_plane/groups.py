@@ -53,15 +53,13 @@ class Member:
 class LiveGroup:
     """A group that is neither ready nor resolved."""
 
-    __slots__ = ("domain", "index", "members", "requeued", "seed", "task")
+    __slots__ = ("domain", "index", "members", "seed", "task")
 
-    def __init__(self, index: int, domain: str, task: int, seed: int, size: int, requeued: bool) -> None:
+    def __init__(self, index: int, domain: str, task: int, seed: int, size: int) -> None:
         self.index = index
         self.domain = domain
         self.task = task
         self.seed = seed
-        self.requeued = requeued
-        """Its task has been given back to the head of the queue once already."""
         self.members = [Member(TrajectoryId(domain, task, index, member)) for member in range(size)]
 
     def count(self, state: MemberState) -> int:
@@ -133,10 +131,10 @@ class GroupBook:
         """Cancelled trajectories whose host has not confirmed yet."""
         return len(self._cancelling)
 
-    def open(self, domain: str, task: int, requeued: bool = False) -> LiveGroup:
+    def open(self, domain: str, task: int) -> LiveGroup:
         """Open a group on a task; its members become pending."""
         seed = derive_seed(self._root_seed, "train", domain, task)
-        group = LiveGroup(self.next_index, domain, task, seed, self._size, requeued)
+        group = LiveGroup(self.next_index, domain, task, seed, self._size)
         self.next_index += 1
         self._groups[group.index] = group
         self._pending.extend(group.members)

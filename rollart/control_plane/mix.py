@@ -51,6 +51,11 @@ class SlotSchedule:
     def next_batch(self) -> int:
         return self._next_batch
 
+    def skip(self, batches: int) -> None:
+        """Use up the slots of batches that an earlier run trained (resume)."""
+        for _ in range(batches):
+            self.try_form(self.horizon(self._batch_size), self._batch_size)
+
     def horizon(self, groups: int) -> Counter[str]:
         """Groups by domain in the next ``groups`` slots."""
         return Counter(self.upcoming(groups))

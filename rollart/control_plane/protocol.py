@@ -123,14 +123,13 @@ class TrainingProtocol:
             )
         self.announced = version
 
-    def suspend_begins(self) -> int:
-        """Start an update; returns the version to take."""
-        version = self.update_due()
-        if version is None:
-            raise ProtocolError(f"suspend without an update that is due, in state {self.describe()}")
+    def suspend_begins(self, version: int) -> None:
+        """Start an update to a version that is due (a newer one may have been announced meanwhile)."""
+        due = self.update_due()
+        if due is None or not self.engines < version <= due:
+            raise ProtocolError(f"suspend for an update to version {version} in state {self.describe()}")
         self._updating_to = version
         self.rollout = RolloutState.SUSPEND
-        return version
 
     def rollout_step_ended(self, step: RolloutState) -> RolloutState:
         """One of suspend, update, resume, recompute ended; returns the state that follows."""

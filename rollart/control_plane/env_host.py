@@ -1,0 +1,117 @@
+"""The environment host: one process, one event loop, hundreds to thousands of EnvManagers.
+
+Between it and the control plane messages travel in batches: ``post`` brings episodes to start, answers
+of engines and cancellations; ``collect`` is a long poll that returns requests, endings and nothing else.
+Exactly one ending is reported for each started episode. Torch is never imported here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Mapping
+
+import msgspec
+
+from rollart.control_plane.env_manager import Cancelled, DomainParts, Ending, EnvManager
+from rollart.data_plane.worker import Environment
+from rollart.types import (
+    EpisodeFailure,
+    EpisodeSpec,
+    FailureKind,
+    GenerationRequest,
+    GenerationResult,
+    Trajectory,
+    TrajectoryId,
+)
+
+
+class HostReport(msgspec.Struct, frozen=True):
+    """What a host has to say since the last ``collect``."""
+
+    requests: list[GenerationRequest] = []
+    finished: list[Trajectory] = []
+    failures: list[EpisodeFailure] = []
+    cancelled: list[Cancelled] = []
+
+
+class EnvHost(Environment):
+    """See the module docstring.
+
+    Args:
+        parts_factory: ``module:function`` that returns the :class:`DomainParts` by domain.
+        arguments: What the function is called with (JSON of the configuration, the model folder, ...).
+    """
+
+    def __init__(self, parts_factory: str, arguments: list[str]) -> None:
+        super().__init__()
+        module, _, name = parts_factory.partition(":")
+        parts: Mapping[str, DomainParts] = getattr(importlib.import_module(module), name)(*arguments)
+        self._parts = parts
+        self._managers: dict[TrajectoryId, EnvManager] = {}
+        self._answers: dict[TrajectoryId, asyncio.Future[GenerationResult]] = {}
+        self._requests: list[GenerationRequest] = []
+        self._endings: list[Ending] = []
+        self._news = asyncio.Event()
+
+    async def post(
+        self, specs: list[EpisodeSpec], results: list[GenerationResult], cancels: list[TrajectoryId]
+    ) -> None:
+        """Start episodes, deliver answers, cancel episodes. Unknown ids have ended already and are ignored."""
+        for spec in specs:
+            manager = EnvManager(spec, self._parts[spec.id.domain], self)
+            self._managers[spec.id] = manager
+            manager.start().add_done_callback(lambda task, spec=spec: self._ended(spec, task))
+        for result in results:
+            answer = self._answers.pop(result.trajectory, None)
+            if answer is not None and not answer.done():
+                answer.set_result(result)
+        for trajectory in cancels:
+            if (running := self._managers.get(trajectory)) is not None:
+                running.cancel()
+
+    async def collect(self, max_wait: float) -> HostReport:
+        """Everything since the last call; waits up to ``max_wait`` seconds for the first item."""
+        if not self._news.is_set():
+            try:
+                async with asyncio.timeout(max_wait):
+                    await self._news.wait()
+            except TimeoutError:
+                return HostReport()
+        self._news.clear()
+        requests, self._requests = self._requests, []
+        endings, self._endings = self._endings, []
+        return HostReport(
+            requests,
+            [item for item in endings if isinstance(item, Trajectory)],
+            [item for item in endings if isinstance(item, EpisodeFailure)],
+            [item for item in endings if isinstance(item, Cancelled)],
+        )
+
+    def generate(self, request: GenerationRequest) -> asyncio.Future[GenerationResult]:
+        """The port of the EnvManagers: queue a request, answered through ``post``."""
+        answer: asyncio.Future[GenerationResult] = asyncio.get_running_loop().create_future()
+        self._answers[request.trajectory] = answer
+        self._requests.append(request)
+        self._news.set()
+        return answer
+
+    async def stop(self) -> None:
+        """Cancel what is running and wait until every environment is closed."""
+        tasks = [manager.task for manager in self._managers.values() if manager.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, spec: EpisodeSpec, task: asyncio.Task[Ending]) -> None:
+        self._managers.pop(spec.id, None)
+        self._answers.pop(spec.id, None)
+        if task.cancelled():
+            ending: Ending = Cancelled(spec.id, 0)
+        elif (error := task.exception()) is not None:
+            # A fault that nothing typed: still this trajectory's alone, never its siblings'.
+            ending = EpisodeFailure(spec.id, FailureKind.ENVIRONMENT_CRASH, f"{type(error).__name__}: {error}")
+        else:
+            ending = task.result()
+        self._endings.append(ending)
+        self._news.set()
