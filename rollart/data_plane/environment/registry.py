@@ -11,23 +11,41 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from rollart.config.domains import DomainConfig
+from rollart.data_plane.environment.calls import first_cause
 from rollart.registry import Registry
 from rollart.types import Purpose
+
+if TYPE_CHECKING:  # child processes start faster without the configuration's libraries
+    from rollart.config.domains import DomainConfig
 
 Factory = Callable[..., Any]
 Isolation = Literal["inline", "process"]
 
-ENVIRONMENTS: Registry[Factory] = Registry("environment")
 _HERE = "rollart.data_plane.environment"
-ENVIRONMENTS.add("frozen_lake", f"{_HERE}.frozen_lake:FrozenLake", "cross a random frozen lake without falling in")
-ENVIRONMENTS.add("guess_number", f"{_HERE}.guess_number:GuessNumber", "find a hidden number from higher / lower")
-ENVIRONMENTS.add("math_tool", f"{_HERE}.math_tool:MathTool", "solve arithmetic problems with a calculator tool")
-ENVIRONMENTS.add("prompt_answer", f"{_HERE}.prompt_answer:PromptAnswer", "answer the prompts of a JSONL file")
-ENVIRONMENTS.add("gym_text", f"{_HERE}.gym_text:GymText", "any Gymnasium-style text environment by import path")
-ENVIRONMENTS.add("emulated", f"{_HERE}.emulated:Emulated", "lengths and latencies only, for virtual time")
+
+ENVIRONMENTS: Registry[Factory] = Registry(
+    "environment",
+    {
+        "frozen_lake": f"{_HERE}.frozen_lake:FrozenLake",
+        "guess_number": f"{_HERE}.guess_number:GuessNumber",
+        "math_tool": f"{_HERE}.math_tool:MathTool",
+        "prompt_answer": f"{_HERE}.prompt_answer:PromptAnswer",
+        "gym_text": f"{_HERE}.gym_text:GymText",
+        "emulated": f"{_HERE}.emulated:Emulated",
+    },
+)
+
+DESCRIPTIONS = {
+    "frozen_lake": "cross a random frozen lake without falling in",
+    "guess_number": "find a hidden number from 'higher' and 'lower'",
+    "math_tool": "solve arithmetic problems with a calculator",
+    "prompt_answer": "answer the prompts of a JSONL file",
+    "gym_text": "any Gymnasium-style text environment, by import path",
+    "emulated": "lengths and latencies only, for virtual time",
+}
+"""What ``rollart check-env`` says of each built-in environment."""
 
 _USER_CODE_ARGUMENTS = {"gym_text": "target", "prompt_answer": "verifier"}
 """The argument of a built-in environment that may name a user's code."""
@@ -43,10 +61,10 @@ def make_env(name: str, args: Mapping[str, Any], purpose: Purpose, episode: int)
     """A fresh environment for one episode.
 
     Raises:
-        LookupError: no such environment.
+        LookupError: no such environment, module or attribute.
         Exception: whatever the factory raises.
     """
-    factory = ENVIRONMENTS.resolve(name)
+    factory = ENVIRONMENTS.get(name)
     offered = {"split": "train" if purpose is Purpose.TRAIN else "held_out", "episode": episode}
     wanted = {key: value for key, value in offered.items() if key in _parameters(factory) and key not in args}
     return factory(**args, **wanted)
@@ -67,9 +85,11 @@ def check_domain(config: DomainConfig) -> None:
         ValueError: what is wrong with ``env`` or ``args`` and what to do.
     """
     try:
-        factory = ENVIRONMENTS.resolve(config.env)
-    except LookupError as error:
-        raise ValueError(str(error)) from error
+        factory = ENVIRONMENTS.get(config.env)
+    except Exception as error:
+        if type(error) is LookupError:
+            raise ValueError(str(error)) from error
+        raise ValueError(f"environment '{config.env}' cannot be imported: {first_cause(error)}") from error
     try:
         parameters = inspect.signature(factory).parameters
     except TypeError as error:

@@ -18,18 +18,22 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import math
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any, cast
 
 from rollart.config.domains import DomainConfig
+from rollart.data_plane.environment.calls import (
+    StepOutcome,
+    checked_observation,
+    checked_outcome,
+    first_cause,
+    method_of,
+    problem,
+)
 from rollart.data_plane.environment.env import Observation
 from rollart.data_plane.environment.registry import default_isolation, make_env
-from rollart.types import FailureKind, LengthSpan, Purpose
+from rollart.types import FailureKind, Purpose
 
 if TYPE_CHECKING:
     from rollart.data_plane.environment.process import ProcessPool
@@ -50,32 +54,6 @@ class EnvironmentFailure(RuntimeError):
     def __init__(self, kind: FailureKind, message: str) -> None:
         super().__init__(message)
         self.kind = kind
-
-
-class StepOutcome(msgspec.Struct, frozen=True, array_like=True):
-    """What one step did.
-
-    Attributes:
-        observation: What the policy sees next.
-        reward: Finite.
-        terminated: The task is over.
-        truncated: The environment's own limit cut the episode.
-        success: The unshaped verdict so far; ``None`` where the task has none.
-        metrics: Numbers the environment reports.
-        valid: Whether the action could be understood.
-    """
-
-    observation: Observation
-    reward: float
-    terminated: bool
-    truncated: bool
-    success: bool | None = None
-    metrics: dict[str, float] = {}
-    valid: bool = True
-
-    @property
-    def done(self) -> bool:
-        return self.terminated or self.truncated
 
 
 class EnvSession(ABC):
@@ -145,126 +123,55 @@ class InlineSession(EnvSession):
     async def reset(self, seed: int, task: int) -> Observation:
         if self._env is not None:
             raise RuntimeError("a session is one episode: open another one to reset again")
-        timeout = self._config.reset_timeout
-        started = await self._call("reset", timeout, FailureKind.RESET_ERROR, FailureKind.RESET_TIMEOUT, seed, task)
-        return self._checked(checked_observation, started, "reset", FailureKind.RESET_ERROR)
+        return cast(Observation, await self._call("reset", checked_observation, seed, task))
 
     async def step(self, action: str) -> StepOutcome:
-        timeout = self._config.step_timeout
-        result = await self._call("step", timeout, FailureKind.STEP_ERROR, FailureKind.STEP_TIMEOUT, action)
-        return self._checked(checked_outcome, result, "step", FailureKind.STEP_ERROR)
+        return cast(StepOutcome, await self._call("step", checked_outcome, action))
 
     async def random_action(self, seed: int) -> str:
-        timeout = self._config.step_timeout
-        kinds = FailureKind.STEP_ERROR, FailureKind.STEP_TIMEOUT
-        return str(await self._call("random_action", timeout, *kinds, seed))
+        return cast(str, await self._call("random_action", str, seed))
 
     async def close(self) -> None:
         env, self._env = self._env, None
-        if env is None:
-            return
         try:
             closing = env.close() if hasattr(env, "close") else None
             if inspect.isawaitable(closing):
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await closing
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code; the episode has ended, nothing else may fail
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the episode is decided; this is only made known
             logger.warning("environment '%s' did not close: %s", self._config.env, first_cause(error))
 
-    async def _call(
-        self, method: str, timeout: float, on_error: FailureKind, on_timeout: FailureKind, *args: Any
-    ) -> Any:
+    async def _call(self, method: str, check: Callable[[Any], Any], *args: Any) -> Any:
         deadline: asyncio.Timeout | None = None
         try:
             if self._env is None:
                 if method != "reset":
-                    raise RuntimeError(f"{method} before reset, or after close")
+                    raise LookupError(f"there is no environment: {method} before reset or after close")
                 self._env = make_env(self._config.env, self._config.args, self._purpose, self._episode)
             result = method_of(self._env, method)(*args)
-            if not inspect.isawaitable(result):
-                return result
-            async with asyncio.timeout(timeout) as deadline:
-                return await result
+            if inspect.isawaitable(result):
+                async with asyncio.timeout(seconds_for(self._config, method)) as deadline:
+                    result = await result
+            return check(result)
         except (Exception, SystemExit) as error:
             if isinstance(error, TimeoutError) and deadline is not None and deadline.expired():
-                message = f"{self._config.env}: {method} did not return within {timeout:g} s"
-                raise EnvironmentFailure(on_timeout, message) from error
-            raise EnvironmentFailure(on_error, f"{self._config.env}: {method} raised {first_cause(error)}") from error
-
-    def _checked(self, check: Callable[[Any], Any], value: Any, method: str, kind: FailureKind) -> Any:
-        try:
-            return check(value)
-        except (TypeError, ValueError) as error:
-            raise EnvironmentFailure(kind, f"{self._config.env}: {method} {error}") from error
+                raise timed_out(self._config, method) from error
+            raise failed(self._config, method, problem(method, error)) from error
 
 
-def method_of(env: Any, name: str) -> Callable[..., Any]:
-    """A method of an environment.
-
-    Raises:
-        LookupError: it has none of that name.
-    """
-    method = getattr(env, name, None)
-    if method is None:
-        raise LookupError(f"{type(env).__name__} has no method '{name}'")
-    return method  # type: ignore[no-any-return]
+def failed(config: DomainConfig, method: str, what: str) -> EnvironmentFailure:
+    """The failure of a method that raised, or returned what it may not return."""
+    kind = FailureKind.RESET_ERROR if method == "reset" else FailureKind.STEP_ERROR
+    return EnvironmentFailure(kind, f"{config.env}: {what}")
 
 
-def checked_observation(value: Any) -> Observation:
-    """``value`` as an observation.
-
-    Raises:
-        TypeError: it is none; the message completes "reset ..." or "step ...".
-    """
-    if isinstance(value, str | LengthSpan):
-        return value
-    if isinstance(value, list) and value and all(_is_message(item) for item in value):
-        return value
-    form = f"a tuple of {len(value)}" if isinstance(value, tuple) else repr(value)[:80]
-    hint = "; env 'gym_text' takes Gymnasium environments" if isinstance(value, tuple) else ""
-    raise TypeError(
-        f"must give an observation as text or as a list of {{'role': ..., 'content': ...}} messages, not {form}{hint}"
-    )
+def timed_out(config: DomainConfig, method: str, details: str = "") -> EnvironmentFailure:
+    """The failure of a method that passed its deadline."""
+    kind = FailureKind.RESET_TIMEOUT if method == "reset" else FailureKind.STEP_TIMEOUT
+    seconds = seconds_for(config, method)
+    return EnvironmentFailure(kind, f"{config.env}: {method} did not return within {seconds:g} s{details}")
 
 
-def _is_message(item: Any) -> bool:
-    if not isinstance(item, dict) or not isinstance(item.get("role"), str):
-        return False
-    return all(isinstance(key, str) and isinstance(text, str) for key, text in item.items()) and "content" in item
-
-
-def checked_outcome(result: Any) -> StepOutcome:
-    """The five values of ``step`` as a :class:`StepOutcome`.
-
-    Raises:
-        TypeError, ValueError: they are something else; the message completes "step ...".
-    """
-    if not isinstance(result, tuple) or len(result) != 5:
-        raise TypeError(f"must return (observation, reward, terminated, truncated, info), not {repr(result)[:80]}")
-    observation, reward, terminated, truncated, info = result
-    value = float(reward)
-    if not math.isfinite(value):
-        raise ValueError(f"paid a reward of {value}")
-    observation = checked_observation(observation)
-    if not info:
-        return StepOutcome(observation, value, bool(terminated), bool(truncated))
-    success = info.get("success")
-    return StepOutcome(
-        observation,
-        value,
-        bool(terminated),
-        bool(truncated),
-        None if success is None else bool(success),
-        {str(name): float(number) for name, number in info.get("metrics", {}).items()},
-        bool(info.get("is_action_valid", True)),
-    )
-
-
-def first_cause(error: BaseException) -> str:
-    """The root of an exception chain and where it was raised: ``ValueError: bad map (lake.py:42 in reset)``."""
-    root = error
-    while (earlier := root.__cause__ or (None if root.__suppress_context__ else root.__context__)) is not None:
-        root = earlier
-    frames = traceback.extract_tb(root.__traceback__, limit=-1)
-    where = f" ({frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
-    return f"{type(root).__name__}: {root}{where}"
+def seconds_for(config: DomainConfig, method: str) -> float:
+    """The deadline of a method."""
+    return config.reset_timeout if method == "reset" else config.step_timeout
