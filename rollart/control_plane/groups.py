@@ -151,14 +151,6 @@ class GroupBook:
             return EpisodeSpec(member.id, group.seed)
         return None
 
-    @property
-    def has_pending(self) -> bool:
-        while self._pending and (
-            self._pending[0].state is not MemberState.PENDING or self._pending[0].id.group not in self._groups
-        ):
-            self._pending.popleft()
-        return bool(self._pending)
-
     def is_running(self, trajectory: TrajectoryId) -> bool:
         return self._running(trajectory) is not None
 

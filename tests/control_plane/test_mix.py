@@ -1,0 +1,80 @@
+"""The slot schedule keeps the trained mix within tolerance of the configured shares."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollart.control_plane.mix import SlotSchedule
+
+
+@st.composite
+def shares(draw: st.DrawFn) -> dict[str, float]:
+    weights = draw(st.lists(st.floats(0.05, 10.0), min_size=1, max_size=6))
+    return {f"d{i}": weight / sum(weights) for i, weight in enumerate(weights)}
+
+
+@given(shares(), st.integers(1, 9))
+def test_every_prefix_of_the_slots_is_within_one_group_of_the_shares(mix: dict[str, float], batch: int) -> None:
+    schedule = SlotSchedule(mix, batch)
+    counts: Counter[str] = Counter()
+    for slot, domain in enumerate(schedule.upcoming(80), start=1):
+        counts[domain] += 1
+        for name, share in mix.items():
+            assert abs(counts[name] - share * slot) < 1.0
+
+
+@given(shares(), st.integers(1, 6), st.sampled_from([1.0, 1.5, 3.0]), st.data())
+def test_borrowing_stays_within_tolerance_and_never_changes_the_horizon(
+    mix: dict[str, float], batch: int, tolerance: float, data: st.DataObject
+) -> None:
+    schedule = SlotSchedule(mix, batch, tolerance)
+    trained: Counter[str] = Counter()
+    for formed in range(1, 12):
+        horizon = schedule.horizon(2 * batch)
+        ready = {name: data.draw(st.integers(0, 2 * batch), label=name) for name in mix}
+        taken = schedule.try_form(ready, 2 * batch)
+        if taken is None:
+            assert schedule.horizon(2 * batch) == horizon
+            taken = schedule.try_form(horizon, 2 * batch)
+            assert taken is not None, "a batch whose horizon is ready can always be formed"
+        else:
+            assert all(taken[name] <= ready[name] for name in mix)
+        assert sum(taken.values()) == batch
+        assert taken + schedule.horizon(batch) == horizon
+        trained += taken
+        for name, share in mix.items():
+            assert abs(trained[name] - share * batch * formed) <= tolerance + 1e-6
+
+
+def test_a_late_domain_is_replaced_by_a_ready_one_within_the_tolerance() -> None:
+    schedule = SlotSchedule({"slow": 0.5, "fast": 0.5}, groups_per_batch=2, tolerance=1.0)
+    assert schedule.horizon(2) == {"slow": 1, "fast": 1}
+    assert schedule.try_form({"fast": 2}, swap_horizon=4) == {"fast": 2}
+    assert schedule.horizon(2) == {"slow": 2}, "the later batch pays the slot back"
+    assert schedule.try_form({"fast": 2}, swap_horizon=4) is None
+
+
+def test_suspension_redistributes_the_share() -> None:
+    schedule = SlotSchedule({"a": 0.5, "b": 0.25, "c": 0.25}, groups_per_batch=4)
+    schedule.try_form(schedule.horizon(4), 4)
+    schedule.suspend("a")
+    assert schedule.active == ("b", "c")
+    assert schedule.horizon(8) == {"b": 4, "c": 4}
+    schedule.suspend("b")
+    with pytest.raises(ValueError, match="last one"):
+        schedule.suspend("c")
+
+
+def test_a_resumed_schedule_continues_where_the_first_one_stopped() -> None:
+    mix = {"a": 0.6, "b": 0.3, "c": 0.1}
+    straight = SlotSchedule(mix, 3)
+    straight.skip(4)
+    resumed = SlotSchedule(mix, 3)
+    for _ in range(4):
+        resumed.try_form(resumed.horizon(3), 3)
+    assert resumed.upcoming(30) == straight.upcoming(30)
+    assert resumed.next_batch == straight.next_batch == 4
