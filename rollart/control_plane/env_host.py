@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
@@ -61,7 +62,7 @@ class EnvHost(Environment):
         for spec in specs:
             manager = EnvManager(spec, self._parts[spec.id.domain], self)
             self._managers[spec.id] = manager
-            manager.start().add_done_callback(lambda task, spec=spec: self._ended(spec, task))
+            manager.start().add_done_callback(partial(self._ended, spec))
         for result in results:
             answer = self._answers.pop(result.trajectory, None)
             if answer is not None and not answer.done():

@@ -12,8 +12,8 @@ It ends in exactly one of: a scored :class:`Trajectory`, an :class:`EpisodeFailu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -41,6 +41,8 @@ from rollart.types import (
     join,
     rolling_hash,
 )
+
+T = TypeVar("T")
 
 
 class Session(Protocol):
@@ -109,6 +111,7 @@ class EnvManager:
         self._awaits_engine = False
         self.task: asyncio.Task[Ending] | None = None
         self._seconds = {"reset": 0.0, "step": 0.0, "generate": 0.0, "reward": 0.0}
+        self._faults: tuple[type[Exception], ...] = (_Ended, RenderingError, *parts.faults)
         config = parts.config
         self._sampling = SamplingParams(
             max_new_tokens=config.max_new_tokens,
@@ -136,7 +139,7 @@ class EnvManager:
             if not self._cancelled:
                 raise
             return Cancelled(self._spec.id, self._generated)
-        except (_Ended, RenderingError, *self._parts.faults) as fault:
+        except self._faults as fault:
             kind = getattr(fault, "kind", FailureKind.RENDERING)
             return EpisodeFailure(self._spec.id, kind, str(fault), self._generated)
         finally:
@@ -236,7 +239,7 @@ class EnvManager:
             if terminated or truncated or len(self._turns) >= self._parts.config.max_turns:
                 return await self._score(None if terminated else Limit.TURNS, info)
 
-    async def _timed(self, part: str, work: Any) -> Any:
+    async def _timed(self, part: str, work: Awaitable[T]) -> T:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:

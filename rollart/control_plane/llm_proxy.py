@@ -16,8 +16,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from rollart.control_plane.outbox import Outbox
+from rollart.control_plane.supervision import Loop
 from rollart.control_plane.waits import Waits
 from rollart.data_plane.generation.engine import EngineInfo, EngineStats, UpdateReport
 from rollart.data_plane.routing import Candidate, route
@@ -129,13 +132,13 @@ class LLMProxy:
         """Requests at the engines."""
         return len(self._in_flight)
 
-    def tasks(self) -> list[tuple[str, Callable[[], asyncio.Future[None] | object]]]:
-        """The background loops to run: (name, coroutine function)."""
-        loops: list[tuple[str, Callable[[], asyncio.Future[None] | object]]] = []
+    def loops(self) -> list[Loop]:
+        """The background loops to run."""
+        loops: list[Loop] = []
         for engine in self._engines:
             name = f"engine-{engine.address.engine}"
             loops.append((f"{name}-outbox", engine.outbox.run))
-            loops.append((f"{name}-results", lambda engine=engine: self._collect(engine)))
+            loops.append((f"{name}-results", partial(self._collect, engine)))
         return loops
 
     def submit(self, request: GenerationRequest, reply: Reply) -> None:
@@ -297,7 +300,7 @@ class LLMProxy:
             )
         )
 
-    async def _all(self, method: str, *args: object) -> list[object] | list[UpdateReport] | list[EngineStats]:
+    async def _all(self, method: str, *args: object) -> list[Any]:
         calls = (engine.handle.call(method, *args, timeout=UPDATE_SECONDS) for engine in self._engines)
         return list(await asyncio.gather(*calls))
 

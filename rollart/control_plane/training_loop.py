@@ -79,7 +79,6 @@ class TrainingLoop:
         self._changed = changed
         self._hooks = hooks
         self._manifests: dict[int, Manifest] = {}
-        self._batch: TrainBatch | None = None
         self._hold_updates = False
         self.stopped = False
 
@@ -150,27 +149,32 @@ class TrainingLoop:
         self._changed.notify()
 
     async def _get_batch(self) -> TrainBatch | None:
+        """Block until the batch is formed; ``None`` if a stop was requested meanwhile."""
         index = self._protocol.index
         began = _now()
-        self._batch = None
-        await self._changed.wait_for(self._try_form, f"get_batch({index})", self._scheduler.describe)
+        formed: list[TrainBatch] = []
+
+        def ready() -> bool:
+            if self._scheduler.fatal is not None or self._hooks.stop_requested():
+                return True
+            batch = self._scheduler.try_form()
+            if batch is not None:
+                formed.append(batch)
+            return bool(formed)
+
+        await self._changed.wait_for(ready, f"get_batch({index})", self._scheduler.describe)
         if self._scheduler.fatal is not None:
             raise self._scheduler.fatal
-        batch = self._batch
-        if batch is None:
+        if not formed:
             return None
         waited = _now() - began
         self._protocol.batch_formed(index)
-        self._sink.emit(_formed(batch, waited))
-        self._sink.emit(ProtocolStep(TrainingState.GET_BATCH.value, index, self._protocol.engines, waited))
+        self._emit(
+            _formed(formed[0], waited),
+            ProtocolStep(TrainingState.GET_BATCH.value, index, self._protocol.engines, waited),
+        )
         self._changed.notify()
-        return batch
-
-    def _try_form(self) -> bool:
-        if self._scheduler.fatal is not None or self._hooks.stop_requested():
-            return True
-        self._batch = self._scheduler.try_form()
-        return self._batch is not None
+        return formed[0]
 
     async def _train_step(self, batch: TrainBatch) -> None:
         self._protocol.train_begins()

@@ -1,0 +1,133 @@
+"""The control plane of one run, put together: cores, scheduler, LLMProxy, protocol, loops, evaluation.
+
+Pure construction; nothing starts here. Called by the Job once the workers have started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from rollart.config.config import Config
+from rollart.control_plane.checkpoints import JobState
+from rollart.control_plane.evaluation import Evaluation
+from rollart.control_plane.groups import GroupBook
+from rollart.control_plane.host_client import HostClient
+from rollart.control_plane.ledger import Ledger
+from rollart.control_plane.llm_proxy import EngineClient, LLMProxy
+from rollart.control_plane.mix import SlotSchedule
+from rollart.control_plane.protocol import TrainingProtocol
+from rollart.control_plane.rollout_scheduler import Cores, RolloutScheduler, RolloutSettings
+from rollart.control_plane.sample_buffer import SampleBuffer
+from rollart.control_plane.supervision import Loop
+from rollart.control_plane.tasks import TaskQueue
+from rollart.control_plane.training_loop import LoopHooks, TrainingLoop
+from rollart.control_plane.waits import Signal, Waits
+from rollart.data_plane.generation.engine import EngineInfo
+from rollart.events import EventSink
+from rollart.runtime.runtime import WorkerHandle
+
+
+class JobWorkers(msgspec.Struct, frozen=True):
+    """The placed workers of a run."""
+
+    trainer: WorkerHandle
+    engines: Sequence[WorkerHandle]
+    hosts: Sequence[WorkerHandle]
+
+
+class Wiring(msgspec.Struct, frozen=True):
+    """Every part of the control plane of one run."""
+
+    cores: Cores
+    hosts: list[HostClient]
+    scheduler: RolloutScheduler
+    proxy: LLMProxy
+    protocol: TrainingProtocol
+    loop: TrainingLoop
+    evaluation: Evaluation
+
+    def loops(self) -> list[Loop]:
+        """The background loops that must run while the job does."""
+        loops: list[Loop] = [*self.proxy.loops()]
+        for host in self.hosts:
+            loops.append((f"{host.name}-outbox", host.outbox.run))
+            loops.append((f"{host.name}-reports", partial(host.collect, self.scheduler.receive)))
+        loops.append(("publisher", self.loop.publish))
+        loops.append(("rollout side", self.loop.update))
+        return loops
+
+    def describe(self) -> list[Callable[[], str]]:
+        """The state of every part, one line each, for the watchdog."""
+        return [self.protocol.describe, self.scheduler.describe, self.proxy.describe]
+
+    def state(self) -> JobState:
+        """What a checkpoint of the present version needs of the control plane."""
+        return JobState(
+            version=self.protocol.trained,
+            next_group=self.cores.book.next_index,
+            cursors={name: queue.cursor for name, queue in self.cores.tasks.items()},
+        )
+
+
+def wire(
+    config: Config,
+    workers: JobWorkers,
+    infos: Sequence[EngineInfo],
+    affinity: dict[str, str],
+    start: JobState,
+    ledger: Ledger,
+    sink: EventSink,
+    waits: Waits,
+    changed: Signal,
+    hooks: LoopHooks,
+) -> Wiring:
+    """Put the control plane together around started workers; ``start`` says where the run begins."""
+    cores = _cores(config, start, ledger)
+    hosts = [HostClient(handle) for handle in workers.hosts]
+    scheduler = RolloutScheduler(_settings(config), cores, hosts, sink, changed)
+    engines = [EngineClient(handle, info) for handle, info in zip(workers.engines, infos, strict=True)]
+    proxy = LLMProxy(engines, affinity, sink, waits, scheduler.first_token, config.log.turns)
+    scheduler.connect(proxy)
+    protocol = TrainingProtocol(config.run.iterations, config.run.update, start.version)
+    loop = TrainingLoop(protocol, workers.trainer, proxy, scheduler, sink, changed, hooks)
+    evaluation = Evaluation(
+        config.run.seed,
+        tuple(config.domains),
+        config.evaluation.instances,
+        config.evaluation.greedy,
+        config.rollout.retries,
+        scheduler,
+        sink,
+        changed,
+    )
+    return Wiring(cores, hosts, scheduler, proxy, protocol, loop, evaluation)
+
+
+def _cores(config: Config, start: JobState, ledger: Ledger) -> Cores:
+    rollout = config.rollout
+    masked = frozenset(name for name, domain in config.domains.items() if domain.truncated == "mask")
+    book = GroupBook(config.run.seed, rollout.group_size, rollout.redundant_members, rollout.retries, masked)
+    book.next_index = start.next_group
+    slots = SlotSchedule(config.shares, rollout.groups_per_batch, rollout.mix_tolerance)
+    slots.skip(start.version)
+    capacity = (config.alpha + 1) * rollout.groups_per_batch + rollout.redundant_groups
+    buffer = SampleBuffer(config.alpha, capacity, config.training.checkpoint.every > 0, start.version)
+    tasks = {name: TaskQueue(start.cursors.get(name, 0)) for name in config.domains}
+    return Cores(book, buffer, slots, tasks, ledger)
+
+
+def _settings(config: Config) -> RolloutSettings:
+    rollout = config.rollout
+    return RolloutSettings(
+        alpha=config.alpha,
+        iterations=config.run.iterations,
+        groups_per_batch=rollout.groups_per_batch,
+        redundant_groups=rollout.redundant_groups,
+        max_environments=rollout.max_environments,
+        retry_delay=rollout.retry_delay,
+        starvation_limit=rollout.starvation_limit,
+        filter_zero_variance=rollout.filter_zero_variance,
+    )
