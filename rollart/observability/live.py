@@ -181,6 +181,8 @@ class LiveProgress:
     def _activity(self, worker: str, role: str) -> tuple[str, str, str]:
         """Busy share, running and waiting requests of a worker; the trainer says when it last stepped."""
         busy = self.state.workers.get(worker)
+        if busy is not None and role == "environment":
+            return "-", str(busy.running), str(busy.waiting)
         if busy is not None:
             return _share(busy.busy, busy.until - busy.since), str(busy.running), str(busy.waiting)
         if role == "train" and self._pace.train_share is not None:

@@ -68,7 +68,8 @@ class IterationMetrics(msgspec.Struct, frozen=True):
         outcomes: Ended trajectories by outcome.
         failures: Failed ones by kind.
         staleness: Trajectories of the batch by staleness.
-        utilisation: Busy share of the workers of each ``pool/role``, in [0, 1].
+        utilisation: Busy share of the workers of each ``pool/role``, in [0, 1]; environment hosts have none.
+        running: Mean of what a worker of each ``pool/role`` had running: requests, or environments.
         latency: For reset, step, generate and reward: median, 95th percentile and maximum, in seconds a trajectory.
         domains: By domain.
         training: The trainer's metrics (loss, entropy, logprob_gap, ...).
@@ -87,6 +88,7 @@ class IterationMetrics(msgspec.Struct, frozen=True):
     failures: dict[str, int]
     staleness: dict[int, int]
     utilisation: dict[str, float]
+    running: dict[str, float]
     latency: dict[str, tuple[float, ...]]
     domains: dict[str, DomainIteration]
     training: dict[str, float]
@@ -170,6 +172,7 @@ class MetricsFold:
             failures=dict(window.ended.failures),
             staleness=batch.staleness if batch else {},
             utilisation=window.utilisation() | self._trainer_utilisation(step, seconds),
+            running=window.running(),
             latency=window.latency(),
             domains={name: self._domain(name, window, batch) for name in self._domains},
             training=step.metrics,
@@ -231,6 +234,7 @@ class _Window:
         self.scored: list[TrajectoryScored] = []
         self.protocol: defaultdict[str, float] = defaultdict(float)
         self._busy: defaultdict[str, float] = defaultdict(float)
+        self._running: defaultdict[str, float] = defaultdict(float)
         self._watched: defaultdict[str, float] = defaultdict(float)
 
     def add(self, event: object) -> None:
@@ -240,13 +244,22 @@ class _Window:
             case ProtocolStep(step=step, seconds=seconds):
                 self.protocol[step] += seconds
             case PoolBusy(pool=pool, role=role):
+                elapsed = event.until - event.since
                 self._busy[f"{pool}/{role}"] += event.busy
-                self._watched[f"{pool}/{role}"] += event.until - event.since
+                self._running[f"{pool}/{role}"] += event.running * elapsed
+                self._watched[f"{pool}/{role}"] += elapsed
             case _:
                 pass
 
     def utilisation(self) -> dict[str, float]:
-        return {pool: min(1.0, self._busy[pool] / seen) for pool, seen in self._watched.items() if seen > 0}
+        return {
+            place: min(1.0, self._busy[place] / seen)
+            for place, seen in self._watched.items()
+            if seen > 0 and not place.endswith("/environment")
+        }
+
+    def running(self) -> dict[str, float]:
+        return {place: self._running[place] / seen for place, seen in self._watched.items() if seen > 0}
 
     def latency(self) -> dict[str, tuple[float, ...]]:
         result = {}
@@ -281,7 +294,8 @@ def scalars(metrics: IterationMetrics) -> dict[str, float]:
     result |= {f"time/{step}": seconds for step, seconds in metrics.protocol_seconds.items() if step != "get_batch"}
     result |= {f"outcome/{outcome}": count for outcome, count in metrics.outcomes.items()}
     result |= {f"failed/{kind}": count for kind, count in metrics.failures.items()}
-    result |= {f"utilisation/{pool}": share for pool, share in metrics.utilisation.items()}
+    result |= {f"utilisation/{place}": share for place, share in metrics.utilisation.items()}
+    result |= {f"running/{place}": count for place, count in metrics.running.items()}
     for name, values in metrics.latency.items():
         result |= {f"latency/{name}_p{round(q * 100)}": value for q, value in zip(QUANTILES, values, strict=True)}
     for name, domain in metrics.domains.items():

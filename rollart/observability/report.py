@@ -1,0 +1,191 @@
+"""``report.html``: one self-contained page of a run, derived from its event log.
+
+Headline table, curves by domain, staleness, outcomes, tokens, time, training health, alarms, a timeline of
+the workers, and one decoded trajectory of each domain. Made at the end of ``rollart train`` and by
+``rollart report``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from rollart.events import (
+    Alarm,
+    CheckpointSaved,
+    DomainSuspended,
+    Envelope,
+    Evaluated,
+    Fallback,
+    RunEnded,
+    TrainStepped,
+    TrajectoryEnded,
+    read_events,
+)
+from rollart.observability.metrics import IterationMetrics, iterations
+from rollart.observability.report_charts import Figure, figures
+from rollart.observability.report_timeline import timelines
+from rollart.observability.summary import DomainSummary, Summary
+from rollart.observability.table import mean
+from rollart.observability.trajectory_log import read_all
+from rollart.observability.transcript import Decoder, transcript
+
+MOST_NOTES = 200
+"""Alarms and notices on the page; the event log has all of them."""
+
+
+class Note(NamedTuple):
+    """Something that a user should look at."""
+
+    t: float
+    subject: str
+    message: str
+
+
+class Example(NamedTuple):
+    """A decoded trajectory."""
+
+    title: str
+    text: str
+
+
+def write_report(run_folder: Path, summary: Summary) -> Path:
+    """Write ``RUN/report.html`` atomically and return its path.
+
+    Raises:
+        FileNotFoundError, ValueError: as :func:`rollart.events.read_events`.
+        OSError: the file cannot be written.
+    """
+    page = render(summary, list(read_events(run_folder / "events")), examples(run_folder))
+    target = run_folder / "report.html"
+    partial = target.with_suffix(".html.partial")
+    partial.write_text(page, encoding="utf-8")
+    os.replace(partial, target)
+    return target
+
+
+def render(summary: Summary, events: list[Envelope], shown: list[Example]) -> str:
+    """The page of a run.
+
+    Args:
+        summary: Its summary.
+        events: Its merged log.
+        shown: Decoded trajectories.
+    """
+    series = iterations(events)
+    evaluations = [envelope.e for envelope in events if isinstance(envelope.e, Evaluated)]
+    loader = PackageLoader("rollart.observability", package_path="")
+    template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template("report.html.jinja")
+    return template.render(
+        summary=summary,
+        ended=_ending(events),
+        checkpoint=next((e.e.path for e in reversed(events) if isinstance(e.e, CheckpointSaved)), None),
+        table=_table(summary),
+        tiles=_tiles(summary, series),
+        figures=_safe(figures(summary, series, evaluations)),
+        timelines=_safe(timelines(events, series)),
+        failures=_failures(events),
+        notes=_notes(events)[-MOST_NOTES:],
+        examples=shown,
+    )
+
+
+def _safe(charts: Iterable[Figure]) -> list[tuple[str, str, Markup]]:
+    """Figures as the template takes them: our own SVG, whose texts are escaped where they are drawn."""
+    return [(figure.title, figure.caption, Markup(figure.svg)) for figure in charts if figure.svg]
+
+
+def _ending(events: list[Envelope]) -> str:
+    reasons = [envelope.e.reason for envelope in events if isinstance(envelope.e, RunEnded)]
+    return reasons[-1] if reasons else "still running, or ended without a word"
+
+
+def _table(summary: Summary) -> list[tuple[str, ...]]:
+    """Rows of domain, random, before, after, gain, trained share, configured share."""
+    rows: list[tuple[str, ...]] = [
+        (name, *_results(domain), _number(domain.trained_share), _number(domain.configured_share))
+        for name, domain in summary.domains.items()
+    ]
+    if len(rows) > 1:
+        names = ("success_random", "success_before", "success_after")
+        random, before, after = (mean([getattr(d, name) for d in summary.domains.values()]) for name in names)
+        rows.append(("mean", _number(random), _number(before), _number(after), _gain(before, after), "", ""))
+    return rows
+
+
+def _results(domain: DomainSummary) -> tuple[str, str, str, str]:
+    before, after = domain.success_before, domain.success_after
+    return _number(domain.success_random), _number(before), _number(after), _gain(before, after)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _gain(before: float | None, after: float | None) -> str:
+    return "-" if before is None or after is None else f"{after - before:+.3f}"
+
+
+def _tiles(summary: Summary, series: list[IterationMetrics]) -> list[tuple[str, str]]:
+    """The key numbers: label and value."""
+    outcomes, tokens = summary.outcomes, summary.tokens
+    ended = outcomes.total()
+    tiles = [
+        ("iterations", str(summary.iterations)),
+        ("training time", f"{summary.train_wall_s:.1f} s"),
+        ("trajectories started", str(summary.started)),
+        ("of the ended, trained", f"{outcomes.trained / ended:.1%}" if ended else "-"),
+        ("generated tokens", f"{tokens.generated:,}"),
+        ("of them wasted", f"{tokens.wasted / tokens.generated:.1%}" if tokens.generated else "-"),
+        ("highest staleness", "-" if summary.max_staleness is None else str(summary.max_staleness)),
+    ]
+    places = sorted({place for metrics in series for place in metrics.utilisation})
+    for place in places:
+        busy = mean([metrics.utilisation.get(place, 0.0) for metrics in series])
+        tiles.append((f"{place} busy", f"{busy or 0.0:.0%}"))
+    return tiles
+
+
+def _failures(events: list[Envelope]) -> list[tuple[str, int, str]]:
+    """Failure kinds with their number and the first message of each."""
+    found: dict[str, tuple[int, str]] = {}
+    for envelope in events:
+        if isinstance(envelope.e, TrajectoryEnded) and envelope.e.failure is not None:
+            count, first = found.get(envelope.e.failure.value, (0, envelope.e.message))
+            found[envelope.e.failure.value] = (count + 1, first)
+    return [(kind, count, first) for kind, (count, first) in sorted(found.items())]
+
+
+def _notes(events: list[Envelope]) -> list[Note]:
+    notes = []
+    for envelope in events:
+        match envelope.e:
+            case Alarm(subject=subject, message=message):
+                notes.append(Note(envelope.t, subject, message))
+            case TrainStepped(index=index, alarms=alarms):
+                notes += [Note(envelope.t, f"iteration {index}", alarm) for alarm in alarms]
+            case DomainSuspended(domain=domain, reason=reason):
+                notes.append(Note(envelope.t, f"domain {domain} suspended", reason))
+            case Fallback(subject=subject, wanted=wanted, taken=taken, reason=reason):
+                notes.append(Note(envelope.t, f"{subject} fell back", f"wanted {wanted}, took {taken}: {reason}"))
+            case _:
+                pass
+    return notes
+
+
+def examples(run_folder: Path) -> list[Example]:
+    """The last kept trajectory of each domain, decoded; none if the run kept none."""
+    last: dict[str, Example] = {}
+    decoder = Decoder.of_run(run_folder)
+    try:
+        newest = {trajectory.id.domain: (batch, trajectory) for batch, trajectory in read_all(run_folder)}
+    except FileNotFoundError:
+        return []
+    for domain, (batch, trajectory) in sorted(newest.items()):
+        last[domain] = Example(f"{domain}, batch {batch}", "\n".join(transcript(batch, trajectory, decoder)))
+    return list(last.values())
