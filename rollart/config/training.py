@@ -21,8 +21,8 @@ class CheckpointConfig(Section):
 class TrainingConfig(Section):
     """The trainer."""
 
-    algorithm: Literal["grpo"] = "grpo"
-    """Group-relative advantages with a clipped surrogate."""
+    algorithm: str = "grpo"
+    """How advantages are estimated: ``grpo`` (relative to the group's mean), or your own ``module:function``."""
     advantage_norm: Literal["std", "none"] = "std"
     """Divide group advantages by the group's standard deviation, or not (Dr. GRPO)."""
     loss_norm: Literal["token", "sequence"] = "token"
@@ -60,6 +60,10 @@ class TrainingConfig(Section):
     """Torch threads of the trainer process."""
     entropy_alarm: float = Field(0.02, ge=0)
     """Alarm when the mean token entropy (nats) falls below this."""
+    clip_share_alarm: float = Field(0.3, ge=0, le=1)
+    """Alarm when more than this share of the trained tokens was clipped."""
+    zero_advantage_alarm: float = Field(0.95, ge=0, le=1)
+    """Alarm when more than this share of the trained trajectories had advantage 0."""
     logprob_gap_alarm: float = Field(0.05, ge=0)
     """Alarm when mean |behaviour - trainer| log-probability of on-policy tokens exceeds this."""
     checkpoint: CheckpointConfig = CheckpointConfig()
