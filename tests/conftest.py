@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 # Before any test module imports torch or transformers, which read these once.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,6 +18,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 from hypothesis import settings
+
+from rollart.runtime.ray_cluster import RayCluster
+from rollart.runtime.runtime import pool_resource
 
 EXPECTED_SKIPS = (
     r"needs a CUDA device",
@@ -60,3 +63,15 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     report = yield
     refuse_unexpected_skip(report)
     return report
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    """The one private Ray cluster of a test session: pools ``local`` and ``small`` of 64 devices, ``single`` of 1.
+
+    A test places workers on it through ``RayRuntime(ray_cluster, keep_cluster=True)`` and stops that runtime.
+    """
+    pools = {"local": 64.0, "small": 64.0, "single": 1.0}
+    cluster = RayCluster.start({pool_resource(name): devices for name, devices in pools.items()}, 2, 128 << 20)
+    yield cluster
+    cluster.stop()

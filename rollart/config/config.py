@@ -8,7 +8,7 @@ from rollart.config.base import Section
 from rollart.config.domains import DomainConfig
 from rollart.config.engine import EngineConfig
 from rollart.config.model import ModelConfig
-from rollart.config.resources import PlacementConfig, PoolConfig
+from rollart.config.resources import PlacementConfig, PoolConfig, RayConfig
 from rollart.config.run import EvaluationConfig, LogConfig, RolloutConfig, RunConfig
 from rollart.config.training import TrainingConfig, WeightsConfig
 
@@ -25,6 +25,7 @@ class Config(Section):
     weights: WeightsConfig = WeightsConfig()
     pools: dict[str, PoolConfig] = {"local": PoolConfig(devices=16)}
     placement: PlacementConfig = PlacementConfig()
+    ray: RayConfig = RayConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     log: LogConfig = LogConfig()
 

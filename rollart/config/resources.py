@@ -29,3 +29,14 @@ class PlacementConfig(Section):
     """Hardware class by domain for generation; ``default`` for the others."""
     deadline: float = Field(120.0, gt=0)
     """Seconds a worker may take to start before the run stops with the reason."""
+
+
+class RayConfig(Section):
+    """Section ``ray``: the cluster that ``run.runtime: ray`` places workers on."""
+
+    address: str | None = None
+    """Address of a running cluster (``auto`` finds one on this machine); ``None`` starts a private one here."""
+    object_store_bytes: int = Field(128 << 20, ge=80 << 20)
+    """Object store of a private cluster."""
+    prestart: int = Field(2, ge=0)
+    """Worker processes that a private cluster starts ahead of need."""

@@ -27,6 +27,11 @@ class Placement(msgspec.Struct, frozen=True):
     """Environment variables of the worker's process."""
 
 
+def pool_resource(pool: str) -> str:
+    """The runtime resource that stands for a pool's devices, e.g. to start a Ray node with."""
+    return f"pool:{pool}"
+
+
 class WorkerInfo(msgspec.Struct, frozen=True):
     """A placed worker."""
 
@@ -79,9 +84,14 @@ class WorkerHandle(ABC):
 
     @abstractmethod
     async def call(self, method: str, *args: Any, timeout: float) -> Any:
-        """Await ``worker.method(*args)``.
+        """Await ``worker.method(*args)``, arguments in the order of the signature (keyword-only ones last).
+
+        A caller that is cancelled or passes its deadline cancels the method, never the worker. Calls that
+        run at the same time begin in no promised order.
 
         Raises:
+            AttributeError: the worker has no such public method.
+            TypeError: an argument does not fit the method, or a value cannot cross a process border.
             WorkerError: the method raised.
             WorkerLost: the process is gone.
             CallTimeout: no answer within ``timeout`` seconds.
@@ -90,6 +100,10 @@ class WorkerHandle(ABC):
     @abstractmethod
     async def stop(self, grace: float) -> None:
         """Call the worker's ``stop`` method, then end its process after at most ``grace`` seconds. Idempotent."""
+
+    @abstractmethod
+    async def kill(self) -> None:
+        """End the worker at once, without its ``stop``; calls in flight raise WorkerLost. Idempotent."""
 
 
 class Runtime(ABC):
@@ -102,6 +116,8 @@ class Runtime(ABC):
         """Create ``worker_class(*args)`` where ``placement`` says. ``args`` cross by the codec.
 
         Raises:
+            TypeError: the class cannot be called across a process border: its constructor or a public method
+                lacks type annotations, or no other process can import it.
             PlacementError: not placed within ``deadline`` seconds.
             WorkerError: the constructor raised.
         """
