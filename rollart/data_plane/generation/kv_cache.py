@@ -1,0 +1,84 @@
+"""Keys and values of all sessions: one contiguous slot a session, in every layer.
+
+Layout, for each layer: ``[slots, kv_heads, max_length, head_dim]``, so that a run of neighbouring slots
+cut at any width is a view which attention kernels read without a copy. On the CPU the memory is
+reserved and becomes resident only where tokens have been written. Values that were never written or
+are out of date are never attended to (they lie beyond the session's valid length), but must stay
+finite: a masked NaN still poisons a sum, so ``clear`` follows non-finite activations.
+
+Who calls it: attention writes and reads, the model runner owns it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+
+class KVCache:
+    """Fixed capacity; which slot belongs to whom is the session table's business.
+
+    Args:
+        layers: Decoder layers.
+        slots: Sessions.
+        max_length: Tokens of one session.
+        kv_heads, head_dim: As the model's attention has them.
+        dtype, device: As the model's.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        slots: int,
+        max_length: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.slots = slots
+        self.max_length = max_length
+        self.kv_heads = kv_heads
+        self.head_dim = head_dim
+        shape = (slots, kv_heads, max_length, head_dim)
+        self.keys = [_zeros(shape, dtype, device) for _ in range(layers)]
+        self.values = [_zeros(shape, dtype, device) for _ in range(layers)]
+        self._flat_keys = [tensor.view(-1, head_dim) for tensor in self.keys]
+        self._flat_values = [tensor.view(-1, head_dim) for tensor in self.values]
+
+    @staticmethod
+    def slot_bytes(layers: int, max_length: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+        """Bytes of one slot at full length."""
+        return 2 * layers * max_length * kv_heads * head_dim * dtype.itemsize
+
+    def write_index(self, slots: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Where tokens' keys and values go, for :meth:`write`.
+
+        Args:
+            slots, positions: ``int64[T]``.
+
+        Returns:
+            ``int64[T * kv_heads]``.
+        """
+        first = slots * (self.kv_heads * self.max_length) + positions
+        heads = np.arange(self.kv_heads, dtype=np.int64) * self.max_length
+        index: np.ndarray = (first[:, None] + heads).reshape(-1)
+        return index
+
+    def write(self, layer: int, index: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Store keys and values of ``T`` tokens, each given as ``[1, kv_heads, T, head_dim]``."""
+        self._flat_keys[layer].index_copy_(0, index, keys.transpose(1, 2).reshape(-1, self.head_dim))
+        self._flat_values[layer].index_copy_(0, index, values.transpose(1, 2).reshape(-1, self.head_dim))
+
+    def clear(self) -> None:
+        """Make every stored value finite again."""
+        for tensor in (*self.keys, *self.values):
+            tensor.zero_()
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # numpy's zeros are pages that the kernel maps when they are first written; torch's are written at once
+    size = int(np.prod(shape)) * dtype.itemsize
+    return torch.from_numpy(np.zeros(size, np.uint8)).view(dtype).view(shape)

@@ -1,0 +1,241 @@
+"""Runs a Hugging Face causal LM over a step's mixed tokens, with the KV cache in session slots.
+
+The model's own modules compute everything but attention; logits are computed only where a token is
+sampled. Two ways to run a step:
+
+* normally, all tokens in one forward ``[1, T]``;
+* deterministic: in forwards of a fixed number of tokens, padded, each token attending as a row of its
+  own over the full slot. A token's bits then depend on its session's history alone: neither on the other rows, nor
+  on chunk borders, nor on whether its history came from decode steps, prefill or a rebuild. Kernels
+  whose bits depend on the row's position are found at start-up, where the number of rows is chosen.
+
+At start-up the runner also compares its logits with the model's plain forward, so that a model whose
+attention or head does something else is refused instead of sampled wrongly.
+
+Who calls it: the torch engine core.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from rollart.data_plane.generation.attention import IMPLEMENTATION, Planner, StepPlan, TokenRun, UnsupportedAttention
+from rollart.data_plane.generation.kv_cache import KVCache
+from rollart.data_plane.generation.weight_loading import check_manifest, load_weights, model_checksum
+from rollart.data_plane.weights.store import Manifest
+
+PROBE_LENGTH = 12
+"""Tokens of the start-up check: a chunk, a chunk with history, and single tokens."""
+
+PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
+"""Largest difference of log-probabilities between the engine's forward and the plain one."""
+
+
+class UnsupportedModel(RuntimeError):
+    """The torch engine cannot run this model; the message says why and what to do."""
+
+
+class Batch(NamedTuple):
+    """The tokens of one step.
+
+    Attributes:
+        tokens, positions, slots: ``int64[T]``, flattened; first the single tokens, by rising slot, then the chunks.
+        singles: How many of them are single tokens of different sessions.
+        chunks: The other tokens, in order.
+        sample: ``int64[S]``, indices of the tokens whose logits are wanted.
+    """
+
+    tokens: np.ndarray
+    positions: np.ndarray
+    slots: np.ndarray
+    singles: int
+    chunks: list[TokenRun]
+    sample: np.ndarray
+
+
+class ModelRunner:
+    """Owns the model and its KV cache.
+
+    Args:
+        model: A causal LM; its attention implementation is replaced.
+        slots: Sessions.
+        max_context: Tokens of a session.
+        rows: Tokens of one deterministic forward; ``None`` runs normally.
+
+    Raises:
+        UnsupportedModel: it does not honour the attention interface, or its forward differs from the plain one.
+    """
+
+    def __init__(self, model: PreTrainedModel, slots: int, max_context: int, rows: int | None = None) -> None:
+        self.model = model.eval()
+        self.slots = slots
+        self.max_context = max_context
+        self._device = model.device
+        self._name = type(model).__name__
+        parameters = inspect.signature(model.forward).parameters
+        if not {"logits_to_keep", "position_ids"} <= parameters.keys():
+            raise UnsupportedModel(f"{self._name}.forward lacks logits_to_keep or position_ids: {_REMEDY}")
+        config = model.config.get_text_config()
+        heads = config.num_attention_heads
+        kv_heads = getattr(config, "num_key_value_heads", None) or heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        self.vocabulary: int = config.vocab_size
+        layers = config.num_hidden_layers
+        # the last slot is where padding tokens write
+        self._cache = KVCache(layers, slots + 1, max_context, kv_heads, head_dim, model.dtype, self._device)
+        self._padding_slot = slots
+        self._planner = Planner(self._cache)
+        self._rows: int | None = None
+        reference = self._plain_logprobs()
+        try:
+            model.set_attn_implementation(IMPLEMENTATION)
+        except (ValueError, KeyError, AttributeError) as error:
+            raise UnsupportedModel(f"{self._name} does not take an attention function ({error}): {_REMEDY}") from error
+        self._compare(reference)
+        if rows is not None:
+            self._rows = self._stable_rows(rows)
+            self._compare(reference)
+
+    @property
+    def rows(self) -> int | None:
+        """Tokens of one deterministic forward."""
+        return self._rows
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Logits ``float32[S, vocabulary]`` of the sampled tokens; keys and values of all are stored."""
+        with torch.inference_mode():
+            return self._one_forward(batch) if self._rows is None else self._fixed_forwards(batch, self._rows)
+
+    def check(self, manifest: Manifest) -> None:
+        """As :meth:`EngineCore.check`."""
+        check_manifest(self.model, manifest)
+
+    def load(self, manifest: Manifest, flat: np.ndarray) -> str:
+        """Take new weights in place; returns their checksum."""
+        with torch.no_grad():
+            return load_weights(self.model, manifest, flat)
+
+    def checksum(self, bucket_bytes: int) -> str:
+        """Checksum of the present weights, as a manifest of them has."""
+        return model_checksum(self.model, bucket_bytes)
+
+    def clear(self) -> None:
+        """Forget stored values that are not finite."""
+        with torch.inference_mode():
+            self._cache.clear()
+
+    def _one_forward(self, batch: Batch) -> torch.Tensor:
+        planner, first = self._planner, batch.singles
+        pieces = planner.rows(0, batch.slots[:first], batch.positions[:first] + 1) if first else []
+        for run in batch.chunks:
+            pieces.append(planner.chunk(first, run))
+            first += run.size
+        index = self._cache.write_index(batch.slots, batch.positions)
+        plan = StepPlan(self._cache, self._tensor(index), pieces, len(batch.tokens))
+        return self._run(batch.tokens, batch.positions, plan, batch.sample)
+
+    def _fixed_forwards(self, batch: Batch, rows: int) -> torch.Tensor:
+        total = len(batch.tokens)
+        logits = []
+        for start in range(0, total, rows):
+            end = min(start + rows, total)
+            tokens, positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+            slots = np.full(rows, self._padding_slot, np.int64)
+            tokens[: end - start] = batch.tokens[start:end]
+            positions[: end - start] = batch.positions[start:end]
+            slots[: end - start] = batch.slots[start:end]
+            pieces = [
+                self._planner.tokens(first, run)
+                for first, run in _runs(batch.slots[start:end], batch.positions[start:end])
+            ]
+            index = self._cache.write_index(slots, positions)
+            plan = StepPlan(self._cache, self._tensor(index), pieces, rows)
+            block = self._run(tokens, positions, plan, np.arange(rows))
+            wanted = batch.sample[(batch.sample >= start) & (batch.sample < end)] - start
+            logits.append(block[self._tensor(wanted)])
+        return torch.cat(logits)
+
+    def _run(self, tokens: np.ndarray, positions: np.ndarray, plan: StepPlan, sample: np.ndarray) -> torch.Tensor:
+        output = self.model(
+            input_ids=self._tensor(tokens)[None],
+            position_ids=self._tensor(positions)[None],
+            use_cache=False,
+            logits_to_keep=self._tensor(sample),
+            rollart_plan=plan,
+        )
+        logits: torch.Tensor = output.logits[0].float()
+        return logits
+
+    def _tensor(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._device)
+
+    def _plain_logprobs(self) -> torch.Tensor:
+        """The plain forward's log-probabilities of the probe."""
+        tokens = self._tensor(self._probe_tokens())[None]
+        with torch.inference_mode():
+            logits = self.model(input_ids=tokens, use_cache=False).logits[0]
+            return torch.log_softmax(logits.float(), -1)
+
+    def _probe_tokens(self) -> np.ndarray:
+        length = min(PROBE_LENGTH, self.max_context)
+        return np.arange(length, dtype=np.int64) * 7919 % self.vocabulary
+
+    def _compare(self, reference: torch.Tensor) -> None:
+        """Run the probe as chunk, chunk with history and single tokens, and compare with the plain forward."""
+        tokens = self._probe_tokens()
+        third = len(tokens) // 3
+        sizes = [third, third] + [1] * (len(tokens) - 2 * third)
+        logits, start = [], 0
+        for size in filter(None, sizes):
+            positions = np.arange(start, start + size)
+            part = tokens[start : start + size]
+            slots = np.zeros(size, np.int64)
+            chunks = [] if size == 1 else [TokenRun(0, start, size)]
+            batch = Batch(part, positions, slots, int(size == 1), chunks, np.arange(size))
+            try:
+                logits.append(self.forward(batch))
+            except (UnsupportedAttention, TypeError, RuntimeError) as error:
+                raise UnsupportedModel(f"{self._name}: {error}: {_REMEDY}") from error
+            start += size
+        gap = float((torch.log_softmax(torch.cat(logits), -1) - reference).abs().max())
+        if not gap <= PROBE_TOLERANCE.get(self.model.dtype, 1e-3):
+            raise UnsupportedModel(
+                f"{self._name}: the engine's log-probabilities differ by {gap:.2g} from the model's own forward "
+                f"(its attention or its head does more than the torch engine's): {_REMEDY}"
+            )
+
+    def _stable_rows(self, rows: int) -> int:
+        """The smallest number of rows >= ``rows`` for which equal rows give equal bits; 1 always does."""
+        candidates = sorted({-(-rows // step) * step for step in (1, 4, 8, 16, 32, 64)})
+        for count in candidates:
+            self._rows = count
+            if self._rows_agree(count):
+                return count
+        return 1
+
+    def _rows_agree(self, rows: int) -> bool:
+        """Whether all positions in a block of identical tokens get the same bits."""
+        for position, token in enumerate(self._probe_tokens()[1:5].tolist()):
+            # the rows overwrite each other's keys and values with equal ones
+            tokens, positions = np.full(rows, token), np.full(rows, position)
+            batch = Batch(tokens, positions, np.zeros(rows, np.int64), rows, [], np.arange(rows))
+            logits = self.forward(batch)
+            if not torch.equal(logits, logits[:1].expand_as(logits)):
+                return False
+        return True
+
+
+_REMEDY = "use an engine that supports it, or a model whose modules call transformers' attention interface"
+
+
+def _runs(slots: np.ndarray, positions: np.ndarray) -> Iterator[tuple[int, TokenRun]]:
+    """Consecutive tokens of one session as (first token, run)."""
+    borders = np.flatnonzero((np.diff(slots) != 0) | (np.diff(positions) != 1)) + 1
+    for start, end in zip([0, *borders.tolist()], [*borders.tolist(), len(slots)], strict=True):
+        yield start, TokenRun(int(slots[start]), int(positions[start]), end - start)
