@@ -29,6 +29,8 @@ class Place(NamedTuple):
 
 def place_of(annotation: Any) -> Place:
     """Classify a field's annotation; ``X | None`` counts as ``X``."""
+    if annotation is Any:
+        return Place(None, Any)
     origin = get_origin(annotation)
     if origin is Annotated:
         return place_of(get_args(annotation)[0])

@@ -180,5 +180,5 @@ def _fields(schema: dict[str, Any], ref: str, prefix: str) -> list[str]:
         if target is None:
             found.append(path)
         else:
-            found += _fields(schema, target, f"{path}.NAME." if "$ref" not in field else f"{path}.")
+            found += _fields(schema, target, f"{path}.*." if "$ref" not in field else f"{path}.")
     return found
