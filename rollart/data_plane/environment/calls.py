@@ -10,39 +10,11 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
-from rollart.data_plane.environment.env import Observation
+from rollart.data_plane.environment.env import Observation, StepResult
 from rollart.types import LengthSpan
 
 _SHOWN = 80
 """Characters of a wrong return value that a message shows."""
-
-
-class StepOutcome(msgspec.Struct, frozen=True):
-    """What one step did.
-
-    Attributes:
-        observation: What the policy sees next.
-        reward: Finite.
-        terminated: The task is over.
-        truncated: The environment's own limit cut the episode.
-        success: The unshaped verdict so far; ``None`` where the task has none.
-        metrics: Numbers the environment reports.
-        valid: Whether the action could be understood.
-    """
-
-    observation: Observation
-    reward: float
-    terminated: bool
-    truncated: bool
-    success: bool | None = None
-    metrics: dict[str, float] = {}
-    valid: bool = True
-
-    @property
-    def done(self) -> bool:
-        return self.terminated or self.truncated
 
 
 class InvalidReturn(TypeError):
@@ -85,11 +57,12 @@ def _is_message(item: Any) -> bool:
     return all(isinstance(key, str) and isinstance(text, str) for key, text in item.items())
 
 
-def checked_outcome(result: Any) -> StepOutcome:
-    """The five values of ``step`` as a :class:`StepOutcome`.
+def checked_step(result: Any) -> StepResult:
+    """What ``step`` returned, with built-in types: a finite reward, and in ``info`` only what the interface
+    names (``success``, ``metrics``, ``is_action_valid``).
 
     Raises:
-        InvalidReturn: they are something else.
+        InvalidReturn: it is something else.
     """
     if not isinstance(result, tuple) or len(result) != 5:
         raise InvalidReturn(
@@ -98,26 +71,24 @@ def checked_outcome(result: Any) -> StepOutcome:
     observation, reward, terminated, truncated, info = result
     try:
         value = float(reward)
-        if not info:
-            success, metrics, valid = None, {}, True
-        else:
-            success = info.get("success")
-            metrics = {str(name): float(number) for name, number in info.get("metrics", {}).items()}
-            valid = bool(info.get("is_action_valid", True))
+        reported = _reported(info) if info else {}
     except (AttributeError, TypeError, ValueError) as error:
-        shown = f"reward {reward!r:.{_SHOWN}} and info {info!r:.{_SHOWN}}"
+        shown = f"reward {repr(reward)[:_SHOWN]} and info {repr(info)[:_SHOWN]}"
         raise InvalidReturn(f"must pay a number and report a dict of numbers as metrics, not {shown}") from error
     if not math.isfinite(value):
         raise InvalidReturn(f"must pay a finite reward, not {value}")
-    return StepOutcome(
-        checked_observation(observation),
-        value,
-        bool(terminated),
-        bool(truncated),
-        None if success is None else bool(success),
-        metrics,
-        valid,
-    )
+    return checked_observation(observation), value, bool(terminated), bool(truncated), reported
+
+
+def _reported(info: dict[str, Any]) -> dict[str, Any]:
+    reported: dict[str, Any] = {}
+    if (success := info.get("success")) is not None:
+        reported["success"] = bool(success)
+    if metrics := info.get("metrics"):
+        reported["metrics"] = {str(name): float(number) for name, number in metrics.items()}
+    if "is_action_valid" in info:
+        reported["is_action_valid"] = bool(info["is_action_valid"])
+    return reported
 
 
 def problem(method: str, error: BaseException) -> str:

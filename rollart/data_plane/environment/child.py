@@ -25,7 +25,7 @@ from rollart import codec
 from rollart.data_plane.environment.calls import (
     InvalidReturn,
     checked_observation,
-    checked_outcome,
+    checked_step,
     first_cause,
     method_of,
     problem,
@@ -121,16 +121,8 @@ class Host:
             return Started(_text(checked_observation(self._call("reset", request.seed, request.task))))
         if isinstance(request, Random):
             return Action(str(self._call("random_action", request.seed)))
-        outcome = checked_outcome(self._call("step", request.action))
-        return Stepped(
-            _text(outcome.observation),
-            outcome.reward,
-            outcome.terminated,
-            outcome.truncated,
-            outcome.success,
-            outcome.metrics,
-            outcome.valid,
-        )
+        observation, reward, terminated, truncated, info = checked_step(self._call("step", request.action))
+        return Stepped(_text(observation), reward, terminated, truncated, info)
 
     def _close(self) -> Answer:
         env, self._env = self._env, None

@@ -58,15 +58,13 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
 
 
 class Stepped(msgspec.Struct, frozen=True, tag="stepped"):
-    """A :class:`~rollart.data_plane.environment.calls.StepOutcome` of text."""
+    """A checked result of ``step``."""
 
     observation: TextObservation
     reward: float
     terminated: bool
     truncated: bool
-    success: bool | None
-    metrics: dict[str, float]
-    valid: bool
+    info: dict[str, Any]
 
 
 class Action(msgspec.Struct, frozen=True, tag="action"):

@@ -21,9 +21,8 @@ from typing import TypeVar
 
 from rollart import codec
 from rollart.config.domains import DomainConfig
-from rollart.data_plane.environment.calls import StepOutcome
 from rollart.data_plane.environment.child_process import ChildCrash, ChildProcess
-from rollart.data_plane.environment.env import Observation
+from rollart.data_plane.environment.env import Observation, StepResult
 from rollart.data_plane.environment.messages import (
     Action,
     Close,
@@ -183,17 +182,9 @@ class ProcessSession(EnvSession):
         request = Reset(config.env, config.args, self._purpose, self._episode, seed, task, tuple(sys.path))
         return (await self._ask("reset", request, Started)).observation
 
-    async def step(self, action: str) -> StepOutcome:
+    async def step(self, action: str) -> StepResult:
         answer = await self._ask("step", Step(action), Stepped)
-        return StepOutcome(
-            answer.observation,
-            answer.reward,
-            answer.terminated,
-            answer.truncated,
-            answer.success,
-            answer.metrics,
-            answer.valid,
-        )
+        return answer.observation, answer.reward, answer.terminated, answer.truncated, answer.info
 
     async def random_action(self, seed: int) -> str:
         return (await self._ask("random_action", Random(seed), Action)).text

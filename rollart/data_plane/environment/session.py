@@ -8,7 +8,7 @@ Two implementations keep one contract:
 * ``process`` (:mod:`rollart.data_plane.environment.process`): the environment lives in a child process,
   one episode in it at a time. One that hangs or crashes is killed and its siblings never notice.
 
-Contract: ``reset`` once, then ``step`` until the outcome is done, then ``close`` exactly when the episode
+Contract: ``reset`` once, then ``step`` until terminated or truncated, then ``close`` exactly when the episode
 is over, whatever happened. Everything that goes wrong in the environment is an :class:`EnvironmentFailure`
 with its kind and first cause. Cancelling a call ends the environment; ``close`` still has to be called.
 """
@@ -24,14 +24,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rollart.config.domains import DomainConfig
 from rollart.data_plane.environment.calls import (
-    StepOutcome,
     checked_observation,
-    checked_outcome,
+    checked_step,
     first_cause,
     method_of,
     problem,
 )
-from rollart.data_plane.environment.env import Observation
+from rollart.data_plane.environment.env import Observation, StepResult
 from rollart.data_plane.environment.registry import default_isolation, make_env
 from rollart.types import FailureKind, Purpose
 
@@ -68,11 +67,11 @@ class EnvSession(ABC):
         """
 
     @abstractmethod
-    async def step(self, action: str) -> StepOutcome:
-        """Act.
+    async def step(self, action: str) -> StepResult:
+        """Act. Of ``info`` only ``success``, ``metrics`` and ``is_action_valid`` come back, if they were given.
 
         Raises:
-            EnvironmentFailure: it raised, hung, crashed, or returned no valid outcome.
+            EnvironmentFailure: it raised, hung, crashed, or returned something else than five valid values.
         """
 
     @abstractmethod
@@ -125,8 +124,8 @@ class InlineSession(EnvSession):
             raise RuntimeError("a session is one episode: open another one to reset again")
         return cast(Observation, await self._call("reset", checked_observation, seed, task))
 
-    async def step(self, action: str) -> StepOutcome:
-        return cast(StepOutcome, await self._call("step", checked_outcome, action))
+    async def step(self, action: str) -> StepResult:
+        return cast(StepResult, await self._call("step", checked_step, action))
 
     async def random_action(self, seed: int) -> str:
         return cast(str, await self._call("random_action", str, seed))
