@@ -6,14 +6,17 @@ Who calls it: the Ray runtime, to end by id exactly what it started.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
+import sys
 import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
 _POLL = 0.02
+_PR_SET_PDEATHSIG = 1
 
 
 class Process(NamedTuple):
@@ -64,6 +67,14 @@ def children(pid: int) -> set[Process]:
     """The processes directly below ``pid``."""
     found = (_read(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())
     return {each[1] for each in found if each is not None and each[0] == pid}
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies (Linux; elsewhere nothing happens)."""
+    if not sys.platform.startswith("linux"):
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def end(processes: Collection[Process], grace: float) -> set[Process]:

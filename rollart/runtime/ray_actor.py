@@ -17,6 +17,7 @@ import msgspec
 from rollart.codec import encode
 from rollart.runtime.host import WorkerHost, failure_reply
 from rollart.runtime.methods import method_table
+from rollart.runtime.processes import die_with_parent
 
 
 class ActorSpec(msgspec.Struct, frozen=True):
@@ -49,7 +50,8 @@ class WorkerActor:
     _host: WorkerHost
 
     async def locate(self) -> bytes:
-        """The encoded :class:`ActorPlace`; answers as soon as the process runs."""
+        """The encoded :class:`ActorPlace`; answers as soon as the process runs, which from then on ends with Ray's."""
+        die_with_parent()
         return encode(ActorPlace(socket.gethostname(), os.getpid()))
 
     async def create(self, data: bytes) -> bytes:

@@ -21,14 +21,19 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rollart.runtime.processes import Process, children, descendants, end
+from rollart.runtime.processes import Process, children, descendants, end, process
 from rollart.runtime.runtime import PlacementError
 
-SHUTDOWN_SECONDS = 15.0
-"""Seconds that Ray's own shutdown may take, and then again what is left of its processes."""
+SHUTDOWN_SECONDS = 5.0
+"""Seconds that Ray's own shutdown may take (it takes 1.5); a whole stop stays below ten, as after Ctrl-C."""
+
+END_SECONDS = 2.0
+"""Seconds that processes get after that to end by themselves before they are killed."""
 
 _SHORT = 24
 """Longest folder name under which Ray's socket paths stay below the limit of the kernel (107 bytes)."""
+
+_FOLDER_PREFIX = "ra-"
 
 _ERROR_LINES = 8
 
@@ -118,7 +123,7 @@ class RayCluster:
             )
         except BaseException as error:
             logs = self._last_errors("gcs_server.err") or self._last_errors("raylet.err")
-            self.stop()
+            self.stop(grace=0.0)
             if not isinstance(error, Exception):
                 raise
             place = "a private Ray cluster did not start" if self.private else f"no Ray cluster at {options['address']}"
@@ -153,8 +158,8 @@ class RayCluster:
                 return "; its last words:\n  " + "\n  ".join(lines[-_ERROR_LINES:])
         return ""
 
-    def stop(self) -> None:
-        """End the cluster if it is private, else leave it. Blocking, at most twice SHUTDOWN_SECONDS. Idempotent."""
+    def stop(self, grace: float = END_SECONDS) -> None:
+        """End the cluster if it is private, else leave it. Blocking, with a bound. Idempotent."""
         if self._stopped:
             return
         self._stopped = True
@@ -164,7 +169,7 @@ class RayCluster:
                 started |= {root} | descendants(root.pid)
             self._shut_down()
             if self.private:
-                end(started | self._spawned, SHUTDOWN_SECONDS)
+                end(started | self._spawned, grace)
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
             _restore(self._environment)
@@ -199,8 +204,15 @@ def _import_ray() -> Any:
 
 
 def _temporary_folder() -> Path:
-    base = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="ra-", dir=base if len(base) <= _SHORT else "/tmp"))
+    """A new private folder; those that a killed process of this user left are removed."""
+    base = Path(tempfile.gettempdir())
+    if len(str(base)) > _SHORT:
+        base = Path("/tmp")
+    for folder in base.glob(f"{_FOLDER_PREFIX}*-*"):
+        owner = folder.name.removeprefix(_FOLDER_PREFIX).partition("-")[0]
+        if owner.isdigit() and process(int(owner)) is None and folder.stat().st_uid == os.getuid():
+            shutil.rmtree(folder, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}{os.getpid()}-", dir=base))
 
 
 def _restore(environment: Mapping[str, str | None]) -> None:
