@@ -20,6 +20,10 @@ LANE_WIDTH, LANE_LEFT, LANE_HEIGHT = 1000, 150, 18
 FAINTEST = 0.3
 """Opacity of the shortest mark in a lane, so that a suspend of milliseconds is still seen."""
 
+HIGHEST = 1e15
+FINEST = 1e-9
+"""Largest value and finest relative range that are drawn."""
+
 Point = tuple[float, float]
 
 
@@ -70,14 +74,16 @@ class _Frame:
 
 
 def line_chart(series: Sequence[Series], x_label: str, y_range: tuple[float, float] | None = None) -> str:
-    """Lines over a common axis; non-finite points are left out. Empty string if there is nothing to draw.
+    """Lines over a common axis; empty if there is nothing to draw.
+
+    Points that are no numbers or beyond all scale are left out.
 
     Args:
         series: Lines and dots; colours follow the order unless given.
         x_label: What x counts.
         y_range: Fixed range of y, else the data's with 0 where it is near.
     """
-    clean = [item._replace(points=[p for p in item.points if math.isfinite(p[1])]) for item in series]
+    clean = [item._replace(points=[p for p in item.points if abs(p[1]) <= HIGHEST]) for item in series]
     points = [point for item in clean for point in item.points]
     if not points:
         return ""
@@ -211,6 +217,7 @@ def nice_ticks(low: float, high: float, most: int = 6) -> list[float]:
     """Round numbers from at or below ``low`` to at or above ``high``, about ``most`` of them, at least two."""
     if high <= low:
         high = low + (abs(low) or 1.0)
+    high = max(high, low + FINEST * max(1.0, abs(low)))
     raw = (high - low) / max(1, most - 1)
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(unit * factor for factor in (1, 2, 5, 10) if raw <= unit * factor * 1.0001)

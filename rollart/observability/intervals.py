@@ -21,7 +21,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 def subtract(intervals: Iterable[Interval], holes: Iterable[Interval]) -> list[Interval]:
     """The times of ``intervals`` that lie in none of ``holes``, as disjoint intervals in order."""
-    cuts = union(holes)
+    cuts = [(begin, end) for begin, end in union(holes) if begin < end]
     result: list[Interval] = []
     for begin, end in union(intervals):
         for cut_begin, cut_end in cuts:
