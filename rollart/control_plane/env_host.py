@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Mapping
 from functools import partial
 
 import msgspec
 
-from rollart.control_plane.env_manager import Cancelled, DomainParts, Ending, EnvManager
+from rollart.control_plane.env_manager import Cancelled, Ending, EnvManager, HostParts
 from rollart.data_plane.worker import Environment
 from rollart.types import (
     EpisodeFailure,
@@ -40,14 +39,14 @@ class EnvHost(Environment):
     """See the module docstring.
 
     Args:
-        parts_factory: ``module:function`` that returns the :class:`DomainParts` by domain.
+        parts_factory: ``module:function`` that returns the :class:`HostParts`.
         arguments: What the function is called with (JSON of the configuration, the model folder, ...).
     """
 
     def __init__(self, parts_factory: str, arguments: list[str]) -> None:
         super().__init__()
         module, _, name = parts_factory.partition(":")
-        parts: Mapping[str, DomainParts] = getattr(importlib.import_module(module), name)(*arguments)
+        parts: HostParts = getattr(importlib.import_module(module), name)(*arguments)
         self._parts = parts
         self._managers: dict[TrajectoryId, EnvManager] = {}
         self._answers: dict[TrajectoryId, asyncio.Future[GenerationResult]] = {}
@@ -60,7 +59,7 @@ class EnvHost(Environment):
     ) -> None:
         """Start episodes, deliver answers, cancel episodes. Unknown ids have ended already and are ignored."""
         for spec in specs:
-            manager = EnvManager(spec, self._parts[spec.id.domain], self)
+            manager = EnvManager(spec, self._parts.domains[spec.id.domain], self)
             self._managers[spec.id] = manager
             manager.start().add_done_callback(partial(self._ended, spec))
         for result in results:
@@ -103,6 +102,7 @@ class EnvHost(Environment):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._parts.close()
 
     def _ended(self, spec: EpisodeSpec, task: asyncio.Task[Ending]) -> None:
         self._managers.pop(spec.id, None)

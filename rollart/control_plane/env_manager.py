@@ -64,11 +64,18 @@ class DomainParts(msgspec.Struct, frozen=True):
     """What an EnvManager needs of its domain."""
 
     config: DomainConfig
-    open_session: Callable[[], Session]
+    open_session: Callable[[EpisodeSpec], Session]
     renderer: Renderer
     scorer: Scorer
     faults: tuple[type[Exception], ...] = ()
     """Exception types with a ``kind`` that session and scorer raise."""
+
+
+class HostParts(msgspec.Struct, frozen=True):
+    """What an environment host needs: the parts of its domains, and how to free what they share."""
+
+    domains: dict[str, DomainParts]
+    close: Callable[[], Awaitable[None]]
 
 
 class Cancelled(msgspec.Struct, frozen=True):
@@ -132,7 +139,7 @@ class EnvManager:
             self.task.cancel()
 
     async def _run(self) -> Ending:
-        session = self._parts.open_session()
+        session = self._parts.open_session(self._spec)
         try:
             return await self._episode(session)
         except asyncio.CancelledError:

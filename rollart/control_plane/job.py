@@ -99,7 +99,8 @@ class Job:
         self._changed = Signal(self._waits)
         self._checkpoints = Checkpoints(folder, config.training.checkpoint, workers.trainer, sink)
         self._ledger = Ledger(sink)
-        self._wiring: Wiring | None = None
+        self.wiring: Wiring | None = None
+        """The control plane, once the workers have started."""
         self._training_since: float | None = None
         self._paused_seconds = 0.0
         self._interrupted = False
@@ -111,7 +112,7 @@ class Job:
 
     def wait_graph(self) -> str:
         """Who waits for whom, now."""
-        return wait_graph(self._waits, [] if self._wiring is None else self._wiring.describe())
+        return wait_graph(self._waits, [] if self.wiring is None else self.wiring.describe())
 
     async def run(self) -> JobResult:
         """Run to the end.
@@ -122,7 +123,7 @@ class Job:
         """
         self._emit_started()
         try:
-            self._wiring = wiring = await self._start_workers()
+            self.wiring = wiring = await self._start_workers()
             stall = self._config.run.stall_seconds
             loops = [
                 *wiring.loops(),
@@ -131,8 +132,8 @@ class Job:
             ]
             result = await supervised(self._main(wiring), loops)
         except BaseException as error:
-            if self._wiring is not None:
-                self._wiring.scheduler.abandon_open()
+            if self.wiring is not None:
+                self.wiring.scheduler.abandon_open()
             reason = "interrupted" if isinstance(error, asyncio.CancelledError) else f"failed: {error}"
             self._sink.emit(RunEnded(reason))
             raise
@@ -195,7 +196,7 @@ class Job:
 
     async def _iteration_ended(self, index: int) -> bool:
         """Checkpoint, evaluation and limits after W_{index + 1}; True stops the run here."""
-        wiring = self._wiring
+        wiring = self.wiring
         if wiring is None:
             raise RuntimeError("an iteration ended before the run was wired")
         version = index + 1

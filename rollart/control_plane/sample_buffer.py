@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
+from rollart.control_plane.staleness import is_stale
 from rollart.types import Group, TrainBatch
 
 
@@ -77,8 +78,7 @@ class SampleBuffer:
 
     def evict_stale(self) -> list[Group]:
         """Remove the groups that the next batch may not hold any more."""
-        oldest = self._next - self._alpha
-        return self._take(lambda group: group.start_version < oldest)
+        return self._take(lambda group: is_stale(group.start_version, self._next, self._alpha))
 
     def evict_domain(self, domain: str) -> list[Group]:
         """Remove a suspended domain's groups."""
@@ -103,7 +103,7 @@ class SampleBuffer:
                 raise BufferError(f"batch {self._next} wants {count} groups of '{domain}', {len(ready)} are ready")
             chosen += [ready.pop(index) for index in sorted(ready)[:count]]
         chosen.sort(key=lambda group: group.index)
-        stale = [group.index for group in chosen if group.start_version < self._next - self._alpha]
+        stale = [group.index for group in chosen if is_stale(group.start_version, self._next, self._alpha)]
         if stale:
             raise BufferError(f"batch {self._next} would hold stale groups {stale} (alpha {self._alpha})")
         self._lease = TrainBatch(self._next, tuple(chosen))
