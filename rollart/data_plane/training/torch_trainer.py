@@ -16,6 +16,7 @@ loop of the tests.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -37,6 +38,7 @@ from rollart.data_plane.training.batching import (
     rows_of,
     totals_of,
 )
+from rollart.data_plane.training.fast_forward import FastForward, agrees, unsupported
 from rollart.data_plane.training.forward import PaddedForward, PolicyForward
 from rollart.data_plane.training.health import alarms, batch_metrics
 from rollart.data_plane.training.losses import Entries, LossSums, metrics_of, policy_loss
@@ -48,6 +50,8 @@ from rollart.data_plane.weights.store import Manifest, NamedBytes, WeightWriter
 from rollart.types import TrainBatch, TrainReport, derive_seed
 
 _RNG = "rng.cpu"
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +167,17 @@ class TorchTrainer(Trainer):
         self._version = state.version
 
     def _choose_forward(self) -> PolicyForward:
-        bfloat16 = self._training.dtype == "bfloat16"
-        return PaddedForward(self._model, torch.bfloat16 if bfloat16 else None)
+        """The packed forward pass where it applies and agrees with the library's, else the padded one."""
+        if self._training.dtype == "bfloat16":
+            return PaddedForward(self._model, torch.bfloat16)
+        reason = unsupported(self._model)
+        if reason is None:
+            fast = FastForward(self._model)
+            if agrees(fast, self._model):
+                return fast
+            reason = "its log-probabilities differ from the library's"
+        _log.info("training %s on padded rows, without the packed forward pass: %s", self._source, reason)
+        return PaddedForward(self._model)
 
     def _check_tokens(self, rows: Sequence[Row]) -> None:
         vocabulary = self._model.get_input_embeddings().weight.shape[0]
