@@ -65,7 +65,8 @@ class MathTool(Env):
         """
         task = cls(**args)._task  # type: ignore[arg-type]
         if not isinstance(task, Keypad):
-            raise LookupError("math_tool of style 'text' has no closed vocabulary: use style 'words'")
+            message = "math_tool of style 'text' has no closed vocabulary: use style 'words'"
+            raise LookupError(message)  # noqa: TRY004 - it is the style that has none
         return task.vocabulary()
 
     def reset(self, seed: int, task: int) -> Observation:
