@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import secrets
 from abc import abstractmethod
 from typing import Any
 
@@ -52,7 +53,8 @@ class EncodingHandle(WorkerHandle):
         self._table = table
         self._max_calls = max_calls
         self._slots = asyncio.Semaphore(max_calls)
-        self._numbers = itertools.count()
+        # Several clients may call one detached worker; their calls need different numbers.
+        self._numbers = itertools.count(secrets.randbits(62))
         self._lost: str | None = None
         self._stopping = asyncio.Lock()
 

@@ -27,6 +27,7 @@ from rollart.runtime.processes import descendants, end, process
 from rollart.runtime.ray_actor import ActorPlace, ActorSpec, WorkerActor
 from rollart.runtime.ray_cluster import RayCluster
 from rollart.runtime.runtime import (
+    GPU,
     Placement,
     PlacementError,
     Runtime,
@@ -42,6 +43,9 @@ STOP_GRACE = 5.0
 
 KILL_SECONDS = 1.0
 """Seconds that Ray gets to end a worker on this machine before we do; a frozen process never ends by itself."""
+
+NAMESPACE = "rollart"
+"""Ray's namespace of detached workers."""
 
 _CONTROL_CALLS = 64
 """Actor concurrency beyond the bound on calls, so that cancellations never queue behind calls."""
@@ -74,6 +78,16 @@ class RayHandle(EncodingHandle):
 
     async def _end(self) -> None:
         await _end_actor(self._cluster, self._actor, self.info)
+
+
+class DetachedHandle(RayHandle):
+    """Calls a detached worker that others use too: losing the connection, or stopping, leaves it alone."""
+
+    async def stop(self, grace: float) -> None:
+        await self._lose("this client has let go of it")
+
+    async def _end(self) -> None:
+        return
 
 
 class RayRuntime(Runtime):
@@ -123,41 +137,66 @@ class RayRuntime(Runtime):
     ) -> WorkerHandle:
         if self._stopped:
             raise PlacementError(f"{placement.worker} cannot be placed: the runtime has been stopped")
+        info, actor = await self._place(worker_class, placement, args, deadline, detached=False)
+        handle = RayHandle(info, method_table(worker_class), self._max_calls, actor, self._cluster)
+        self._handles[placement.worker] = handle
+        return handle
+
+    async def attach(
+        self, worker_class: type, placement: Placement, args: tuple[Any, ...], deadline: float
+    ) -> DetachedHandle:
+        """The cluster's detached worker named ``placement.worker``, created if there is none.
+
+        It outlives this runtime, but not a private cluster. Of clients that attach at once, one creates it.
+
+        Raises:
+            TypeError, PlacementError, WorkerError: as :meth:`spawn`.
+        """
+        info, actor = await self._place(worker_class, placement, args, deadline, detached=True)
+        return DetachedHandle(info, method_table(worker_class), self._max_calls, actor, self._cluster)
+
+    async def _place(
+        self, worker_class: type, placement: Placement, args: tuple[Any, ...], deadline: float, detached: bool
+    ) -> tuple[WorkerInfo, Any]:
         table = method_table(worker_class)
         spec = _spec(worker_class, placement, table.encode_constructor(args))
         if self._cluster.private:
             self._refuse_infeasible(placement)
-        actor = self._actor_class.options(
-            num_cpus=0,
-            resources=placement.resources,
-            max_concurrency=self._max_calls + _CONTROL_CALLS,
-            max_restarts=0,
-        ).remote()
-        try:
-            async with asyncio.timeout(deadline):
-                info = await self._construct(actor, placement, spec)
-        except TimeoutError:
-            raise PlacementError(await offload(self._why_not_placed, placement, deadline)) from None
-        handle = RayHandle(info, table, self._max_calls, actor, self._cluster)
-        self._handles[placement.worker] = handle
-        return handle
-
-    async def _construct(self, actor: Any, placement: Placement, spec: bytes) -> WorkerInfo:
-        """Wait for the process, then for the constructor; whatever goes wrong ends the actor."""
+        shared: dict[str, Any] = {"name": placement.worker, "namespace": NAMESPACE, "lifetime": "detached"}
+        actor = self._new_actor(placement, **(shared | {"get_if_exists": True} if detached else {}))
         info = WorkerInfo(placement.worker, placement.role, placement.pool, placement.hardware_class, "", 0)
         try:
-            place: ActorPlace = decode(await actor.locate.remote(), ActorPlace)
-            info = msgspec.structs.replace(info, host=place.host, pid=place.pid)
-            if self._is_local(info):
-                self._cluster.adopt(process(place.pid))
-            result_of(info, "__init__", await actor.create.remote(spec))
+            async with asyncio.timeout(deadline):
+                info = await self._locate(actor, info)
+                result_of(info, "__init__", await actor.create.remote(spec))
         except BaseException as error:
-            await _end_actor(self._cluster, actor, info)
+            if not detached or isinstance(error, WorkerError):
+                await _end_actor(self._cluster, actor, info)
+            if isinstance(error, TimeoutError):
+                raise PlacementError(await offload(self._why_not_placed, placement, deadline)) from None
             if isinstance(error, self._cluster.ray.exceptions.RayError):
                 reason = f"{_first_cause(error)}{self._cluster.worker_errors(info.pid)}"
                 raise PlacementError(f"{describe(info)} died while starting: {reason}") from error
             raise
-        return info
+        return info, actor
+
+    def _new_actor(self, placement: Placement, **options: Any) -> Any:
+        return self._actor_class.options(
+            num_cpus=0,
+            num_gpus=placement.resources.get(GPU, 0.0),
+            resources={name: amount for name, amount in placement.resources.items() if name != GPU},
+            max_concurrency=self._max_calls + _CONTROL_CALLS,
+            max_restarts=0,
+            **options,
+        ).remote()
+
+    async def _locate(self, actor: Any, info: WorkerInfo) -> WorkerInfo:
+        """Wait until the actor's process runs, and note where."""
+        place: ActorPlace = decode(await actor.locate.remote(), ActorPlace)
+        located = msgspec.structs.replace(info, host=place.host, pid=place.pid)
+        if self._is_local(located):
+            self._cluster.adopt(process(place.pid))
+        return located
 
     def _is_local(self, info: WorkerInfo) -> bool:
         return self._cluster.private and info.host == socket.gethostname()

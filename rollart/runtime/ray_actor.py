@@ -47,7 +47,9 @@ class ActorPlace(msgspec.Struct, frozen=True):
 class WorkerActor:
     """An asyncio actor: every method runs on its event loop."""
 
-    _host: WorkerHost
+    def __init__(self) -> None:
+        self._host: WorkerHost | None = None
+        self._created: bytes = b""
 
     async def locate(self) -> bytes:
         """The encoded :class:`ActorPlace`; answers as soon as the process runs, which from then on ends with Ray's."""
@@ -55,7 +57,12 @@ class WorkerActor:
         return encode(ActorPlace(socket.gethostname(), os.getpid()))
 
     async def create(self, data: bytes) -> bytes:
-        """Import the class and construct the worker; a failure is a reply, never a dead actor."""
+        """Import the class and construct the worker, once; a failure is a reply, never a dead actor."""
+        if self._host is None:
+            self._created = self._create(data)
+        return self._created
+
+    def _create(self, data: bytes) -> bytes:
         spec = msgspec.msgpack.decode(data, type=ActorSpec)
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.update(spec.environment)
@@ -70,10 +77,12 @@ class WorkerActor:
         return self._host.create(spec.args)
 
     async def invoke(self, call: int, method: str, payload: bytes) -> bytes:
+        assert self._host is not None, "callers create before they invoke"
         return await self._host.invoke(call, method, payload)
 
     async def cancel(self, call: int) -> None:
-        self._host.cancel(call)
+        if self._host is not None:
+            self._host.cancel(call)
 
 
 def _extend_search_path(folders: tuple[str, ...]) -> None:

@@ -42,6 +42,8 @@ _PRIVATE = {
     # Despite its name this makes Ray on Linux use 127.0.0.1; the address given to init alone is replaced by
     # the machine's own, and every port is then open to the network.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # Workers of logical pools take no GPU from Ray, and would otherwise see none.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 
 

@@ -12,6 +12,9 @@ from typing import Any
 
 import msgspec
 
+GPU = "GPU"
+"""Besides pools, the one resource that Ray counts itself: it shows a worker exactly the GPUs it was given."""
+
 
 class Placement(msgspec.Struct, frozen=True):
     """Where a worker shall live, as the resource manager bound it."""
