@@ -20,6 +20,8 @@ class EngineConfig(Section):
     """Requests that decode together in one step."""
     max_sessions: int = Field(512, ge=1)
     """Trajectories whose KV cache is kept between turns; the least recently used are dropped."""
+    max_context: int | None = Field(None, ge=16)
+    """Longest token history of a trajectory; ``None`` takes the model's longest sequence."""
     prefill_chunk: int = Field(256, ge=1)
     """Prompt tokens computed in one step, over all requests."""
     deterministic: bool = False

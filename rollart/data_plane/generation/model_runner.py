@@ -81,12 +81,8 @@ class ModelRunner:
         parameters = inspect.signature(model.forward).parameters
         if not {"logits_to_keep", "position_ids"} <= parameters.keys():
             raise UnsupportedModel(f"{self._name}.forward lacks logits_to_keep or position_ids: {_REMEDY}")
-        config = model.config.get_text_config()
-        heads = config.num_attention_heads
-        kv_heads = getattr(config, "num_key_value_heads", None) or heads
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-        self.vocabulary: int = config.vocab_size
-        layers = config.num_hidden_layers
+        self.vocabulary: int = model.config.get_text_config().vocab_size
+        layers, kv_heads, head_dim = kv_shape(model)
         # the last slot is where padding tokens write
         self._cache = KVCache(layers, slots + 1, max_context, kv_heads, head_dim, model.dtype, self._device)
         self._padding_slot = slots
@@ -229,6 +225,15 @@ class ModelRunner:
             if not torch.equal(logits, logits[:1].expand_as(logits)):
                 return False
         return True
+
+
+def kv_shape(model: PreTrainedModel) -> tuple[int, int, int]:
+    """Layers, key-value heads and head dimension of a model's attention."""
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return config.num_hidden_layers, kv_heads, head_dim
 
 
 _REMEDY = "use an engine that supports it, or a model whose modules call transformers' attention interface"
