@@ -386,7 +386,7 @@ class EngineSemantics:
     def test_repeats_under_a_seed(self, bench: Bench) -> None:
         async def actions(seed: int) -> list[GenerationResult]:
             async with Started(bench.engine(seed=seed)) as client:
-                return await client.ask(*(Episode(i).request(bench.span(5), SamplingParams(12)) for i in range(6)))
+                return await client.ask(*(Episode(i).request(bench.span(5), SamplingParams(24)) for i in range(4)))
 
         first, again, other = (bench.run(actions(seed)) for seed in (0, 0, 1))
         assert all(map(same_action, first, again))

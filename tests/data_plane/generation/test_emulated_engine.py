@@ -33,7 +33,7 @@ class EmulatedBench(Bench):
         seed: int = 0,
         version: int = 0,
     ) -> Engine:
-        lengths = EmulatedLengths(mean=40, spread=0.3)
+        lengths = EmulatedLengths(mean=24, spread=0.3)
         core = EmulatedCore(
             EngineAddress(0),
             seed,
