@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_map
 
 from rollart.data_plane.environment.env import Env, Observation, Split, StepResult
-from rollart.data_plane.environment.instances import chosen_word, instance_of
+from rollart.data_plane.environment.instances import chosen_word, instance_of, interval
 from rollart.types import derive_seed
 
 ACTIONS = ("left", "down", "right", "up")
@@ -86,14 +86,13 @@ class FrozenLake(Env):
         invalid_penalty: float = 0.1,
         split: Split | None = None,
     ) -> None:
-        low, high = (size, size) if isinstance(size, int) else size
-        if not 3 <= low <= high:
+        self._sizes = interval("size", size)
+        if self._sizes[0] < 3:
             raise ValueError(f"size is {size}: a lake has a side of 3 or more")
         if not 0 <= holes < 1:
             raise ValueError(f"holes is {holes}: a share of at least 0 and below 1")
         if view not in ("grid", "local") or style not in ("words", "text"):
             raise ValueError(f"view is grid or local, style is words or text, not {view!r} and {style!r}")
-        self._sizes = low, high
         self._holes = holes
         self._slippery = slippery
         self._sight = sight if view == "local" else None

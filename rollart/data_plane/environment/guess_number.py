@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from rollart.data_plane.environment.env import Env, Observation, Split, StepResult
-from rollart.data_plane.environment.instances import instance_of
+from rollart.data_plane.environment.instances import instance_of, interval
 
 START, HIGHER, LOWER, BAD = "start", "higher", "lower", "bad"
 
@@ -61,13 +61,12 @@ class GuessNumber(Env):
         invalid_penalty: float = 0.2,
         split: Split | None = None,
     ) -> None:
-        smallest, largest = (span, span) if isinstance(span, int) else span
-        if not 2 <= smallest <= largest <= numbers:
+        self._spans = interval("span", span)
+        if self._spans[0] < 2 or self._spans[1] > numbers:
             raise ValueError(f"span is {span}: an interval has at least 2 and at most 'numbers' ({numbers}) numbers")
         if guesses < 1 or style not in ("words", "text"):
             raise ValueError(f"guesses is 1 or more and style is words or text, not {guesses} and {style!r}")
         self._numbers = numbers
-        self._spans = smallest, largest
         self._guesses = guesses
         self._show_range = show_range
         self._style = style

@@ -8,7 +8,7 @@ holds whatever the seeds are, also where the instance space is small.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from rollart.data_plane.environment.env import Split
@@ -44,6 +44,18 @@ def is_held_out(content: str) -> bool:
     """Whether the instance of this content is a held-out one."""
     digest = hashlib.blake2b(content.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % HELD_OUT_ONE_IN == 0
+
+
+def interval(name: str, value: int | Sequence[int]) -> tuple[int, int]:
+    """An argument that is a number or ``[smallest, largest]``, as both ends.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    ends = (value, value) if isinstance(value, int) else tuple(value)
+    if len(ends) != 2 or not all(isinstance(end, int) for end in ends) or ends[0] > ends[1]:
+        raise ValueError(f"{name} is {value!r}: give a whole number or [smallest, largest]")
+    return ends
 
 
 def chosen_word(action: str, words: Collection[str], *, strict: bool) -> str | None:

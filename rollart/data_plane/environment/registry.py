@@ -109,7 +109,7 @@ def check_domain(config: DomainConfig) -> None:
         try:
             for purpose in Purpose:
                 make_env(config.env, config.args, purpose, 0)
-        except (LookupError, OSError, TypeError) as error:
+        except (LookupError, OSError, TypeError, ValueError) as error:
             raise ValueError(f"environment '{config.env}': {error}") from error
 
 

@@ -26,7 +26,7 @@ def gone(pid: int) -> bool:
 
 async def until(condition) -> None:
     async with asyncio.timeout(20):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - what it waits for is outside this program
             await asyncio.sleep(0.01)
 
 
@@ -77,7 +77,7 @@ def test_observations_of_messages_and_async_environments(domain, with_pool):
     async def until_ticking(session):
         """Its background task goes on between the steps."""
         async with asyncio.timeout(20):
-            while int((await session.step("x"))[0]) < 3:
+            while int((await session.step("x"))[0]) < 3:  # noqa: ASYNC110 - it is in another process
                 await asyncio.sleep(0.01)
 
     with_pool(body)
