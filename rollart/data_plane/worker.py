@@ -15,6 +15,7 @@ from typing import ClassVar
 import msgspec
 
 from rollart.data_plane.declarations import check_declarations
+from rollart.data_plane.serverless import connect
 from rollart.resource_plane.hardware import LOCAL
 
 TRAIN = "train"
@@ -52,6 +53,16 @@ class Worker:
     def process_info(self) -> ProcessInfo:
         """Where this worker lives."""
         return ProcessInfo(self.role, socket.gethostname(), os.getpid())
+
+    def connect_serverless(self, urls: dict[str, str]) -> None:
+        """Set each attribute to an awaitable call of its URL. Called by the Cluster once the worker is placed.
+
+        Raises:
+            ServerlessError: a URL cannot be served.
+            LookupError: an ``inline://`` function does not exist.
+        """
+        for attribute, url in urls.items():
+            setattr(self, attribute, connect(url))
 
     async def stop(self) -> None:
         """Free what the worker holds. Called once before its process ends; override as needed."""

@@ -68,6 +68,10 @@ class Method:
         bound.apply_defaults()
         return tuple(bound.arguments[name] for name in self._names)
 
+    def position(self, name: str) -> int:
+        """Where a parameter stands in the tuple that :meth:`bind` returns."""
+        return self._names.index(name)
+
     def encode(self, args: tuple[Any, ...]) -> bytes:
         """Encode arguments given in the signature's order; trailing ones with a default may be left out.
 
@@ -154,14 +158,16 @@ class MethodTable:
         return worker_class() if self.constructor is None else self.constructor.apply(worker_class, payload)
 
 
-@lru_cache(maxsize=256)
 def method_table(worker_class: type) -> MethodTable:
     """The table of a class, read once.
 
     Raises:
         TypeError: a public method or the constructor lacks annotations that can cross.
     """
-    return MethodTable(worker_class)
+    return _cached_table(worker_class)
+
+
+_cached_table = lru_cache(maxsize=256)(MethodTable)
 
 
 def _hints(where: str, function: Callable[..., Any], parameters: list[inspect.Parameter]) -> dict[str, Any]:
