@@ -23,7 +23,7 @@ from rollart.control_plane.outbox import Outbox
 from rollart.control_plane.supervision import Loop
 from rollart.control_plane.waits import Waits
 from rollart.data_plane.generation.engine import EngineInfo, EngineStats, UpdateReport
-from rollart.data_plane.routing import Candidate, route
+from rollart.data_plane.routing import Candidate, class_for, route
 from rollart.data_plane.weights.store import Manifest
 from rollart.events import EngineUpdated, EventSink, Fallback, PoolBusy, TurnFinished
 from rollart.runtime.runtime import WorkerHandle
@@ -252,9 +252,9 @@ class LLMProxy:
     def _route(self, domain: str) -> EngineClient:
         if len(self._engines) == 1:
             return self._engines[0]
-        wanted = self._affinity.get(domain, self._affinity.get("default", ""))
+        wanted = class_for(self._affinity, domain)
         candidates = [
-            Candidate(index, engine.handle.info.hardware_class, True, float(engine.in_flight))
+            Candidate(index, engine.handle.info.hardware_class, True, engine.in_flight, engine.info.max_sessions)
             for index, engine in enumerate(self._engines)
         ]
         choice = route(wanted, candidates)
