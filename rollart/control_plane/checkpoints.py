@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from pathlib import Path
 
 import msgspec
@@ -52,14 +51,14 @@ class Checkpoints:
         return self._config.every > 0 and version % self._config.every == 0
 
     async def save(self, state: JobState) -> Path:
-        """Write a checkpoint and remove those beyond the keep-count."""
+        """Write a checkpoint; the trainer removes those beyond the keep-count."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         target = self._folder / f"step_{state.version:06d}"
         await offload(_write_state, state_file(target), state)
         await self._trainer.call("save", str(target), timeout=SAVE_SECONDS)
         self._sink.emit(CheckpointSaved(state.version, str(target), loop.time() - began))
-        await offload(_prune, self._folder, self._config.keep)
+        await offload(_forget_pruned, self._folder)
         return target
 
 
@@ -97,7 +96,8 @@ def _write_state(path: Path, state: JobState) -> None:
     temporary.replace(path)
 
 
-def _prune(folder: Path, keep: int) -> None:
-    for checkpoint in sorted(_complete(folder))[:-keep]:
-        state_file(checkpoint).unlink(missing_ok=True)
-        shutil.rmtree(checkpoint)
+def _forget_pruned(folder: Path) -> None:
+    """Delete the states of checkpoints that the trainer has removed."""
+    for state in folder.glob("step_*.job.json"):
+        if not (folder / state.name.removesuffix(".job.json")).is_dir():
+            state.unlink()

@@ -1,0 +1,169 @@
+"""Starts a run: the runtime, the workers of the three roles, the Job; and ends all of it, whatever happens.
+
+The order is the paper's: the resource manager binds workers to pools, the Clusters place them, the control
+plane starts trajectories. Ctrl-C asks the Job to stop; a second one, or a stop that takes longer than
+``STOP_SECONDS``, ends the run at once, with the last checkpoint intact. Called by ``rollart train`` and
+``rollart eval``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+from rollart.cli.run_folder import EVENTS
+from rollart.config.config import Config
+from rollart.control_plane.checkpoints import JobState, latest
+from rollart.control_plane.env_host import EnvHost
+from rollart.control_plane.job import Job, JobHooks, JobResult
+from rollart.control_plane.wiring import JobWorkers
+from rollart.data_plane.cluster import Cluster
+from rollart.data_plane.generation.worker import Generator
+from rollart.data_plane.training.worker import Learner
+from rollart.data_plane.worker import Worker
+from rollart.events import EventLog, EventSink, Tee
+from rollart.observability.trajectory_log import TrajectoryLog
+from rollart.resource_plane.binding import WorkerRequest
+from rollart.resource_plane.metadata_store import MemoryStore
+from rollart.resource_plane.planning import worker_requests
+from rollart.resource_plane.pools import pools_of
+from rollart.resource_plane.resource_manager import ResourceManager
+from rollart.runtime.in_process import InProcessRuntime
+from rollart.runtime.runtime import Runtime
+
+STOP_SECONDS = 6.0
+"""After Ctrl-C the run may take this long to finish a step and write a checkpoint."""
+
+GRACE_SECONDS = 2.0
+"""What a worker gets to free its resources when the run ends."""
+
+PREPARE_SECONDS = 900.0
+"""Deadline for building or finding the model."""
+
+ROLES: dict[str, type[Worker]] = {"train": Learner, "generate": Generator, "environment": EnvHost}
+
+
+def launch(config: Config, folder: Path, sink: EventSink, resume: bool = False) -> JobResult:
+    """Run a configuration in its run folder.
+
+    Args:
+        config: The validated configuration.
+        folder: The run folder, which exists and is held by the caller.
+        sink: Gets every event besides the event log.
+        resume: Continue from the newest checkpoint in the folder.
+
+    Raises:
+        FileNotFoundError: nothing to resume from.
+        PlanError, PlacementError, WorkerError, RuntimeError: the first cause of a failed run.
+        KeyboardInterrupt: interrupted before it could stop in order.
+    """
+    start = latest(folder) if resume else JobState(0, 0, {})
+    runtime = _runtime(config)
+    try:
+        return asyncio.run(_run(config, folder, sink, start, runtime))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def _runtime(config: Config) -> Runtime:
+    if config.run.runtime == "in_process":
+        return InProcessRuntime()
+    from rollart.runtime.ray import RayRuntime
+
+    return RayRuntime.start(config.pools, config.ray)
+
+
+async def _run(config: Config, folder: Path, sink: EventSink, start: JobState, runtime: Runtime) -> JobResult:
+    loop = asyncio.get_running_loop()
+    log = EventLog(folder / EVENTS, config.run.name, "driver", loop.time(), time.time(), loop.time)
+    events = Tee(log, sink)
+    clusters = _Clusters(config, folder, runtime, events)
+    try:
+        workers = await clusters.create()
+        trajectories = TrajectoryLog(folder, config.log.trajectories)
+        hooks = JobHooks(trajectories.write, lambda index: log.flush())
+        job = Job(config, workers, config.placement.affinity, folder, events, hooks, start)
+        with _interrupts(job):
+            return await job.run()
+    finally:
+        async with contextlib.AsyncExitStack() as ending:
+            ending.callback(log.close)
+            ending.push_async_callback(runtime.stop)
+            ending.push_async_callback(clusters.stop)
+
+
+class _Clusters:
+    """The workers of a run: created in an order that lets hosts and engines find the model."""
+
+    def __init__(self, config: Config, folder: Path, runtime: Runtime, sink: EventSink) -> None:
+        self._config = config
+        self._folder = folder
+        self._runtime = runtime
+        self._sink = sink
+        self._resources = ResourceManager(MemoryStore(), config.run.name, sink, lease_seconds=None)
+        self._clusters: list[Cluster] = []
+        self._store = (f"{config.run.name}-{os.getpid()}", str(folder / "weights"))
+
+    async def create(self) -> JobWorkers:
+        config_json = self._config.model_dump_json()
+        await self._resources.declare(pools_of(self._config.pools))
+        requests = worker_requests(self._config, {name: role.hardware_affinity for name, role in ROLES.items()})
+        train = await self._cluster("train", requests, config_json, str(self._folder / "model"), *self._store)
+        model: str = await train.handles[0].call("prepare", timeout=PREPARE_SECONDS)
+        generate, environment = await asyncio.gather(
+            self._cluster("generate", requests, config_json, model, None, *self._store),
+            self._cluster("environment", requests, _PARTS, [config_json, model]),
+        )
+        return JobWorkers(train.handles[0], generate.handles, environment.handles)
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(cluster.stop(GRACE_SECONDS) for cluster in self._clusters))
+
+    async def _cluster(self, role: str, requests: list[WorkerRequest], *args: object) -> Cluster:
+        """Create a role's Cluster; ``None`` among the arguments stands for the worker's number."""
+        cluster = await Cluster.create(
+            ROLES[role],
+            [request for request in requests if request.role == role],
+            lambda index: tuple(index if arg is None else arg for arg in args),
+            runtime=self._runtime,
+            resources=self._resources,
+            sink=self._sink,
+            deadline=self._config.placement.deadline,
+        )
+        self._clusters.append(cluster)
+        return cluster
+
+
+_PARTS = "rollart.control_plane.domain_parts:build_parts"
+
+
+@contextlib.contextmanager
+def _interrupts(job: Job) -> Iterator[None]:
+    """Ctrl-C: ask the job to stop; a second one, or a stop that takes too long, cancels it."""
+    loop = asyncio.get_running_loop()
+    task = cast("asyncio.Task[object]", asyncio.current_task())
+    asked = False
+
+    def interrupt() -> None:
+        nonlocal asked
+        if asked:
+            task.cancel()
+            return
+        asked = True
+        job.interrupt()
+        loop.call_later(STOP_SECONDS, task.cancel)
+
+    signals = (signal.SIGINT, signal.SIGTERM)
+    for each in signals:
+        loop.add_signal_handler(each, interrupt)
+    try:
+        yield
+    finally:
+        for each in signals:
+            loop.remove_signal_handler(each)
