@@ -143,8 +143,8 @@ def _as_score(value: Any, success: bool | None) -> Score:
     else:
         try:
             score = Score(float(value), success)
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"a reward is a number, a bool or a Score, not {repr(value)[:80]}") from error
+        except (TypeError, ValueError):
+            raise TypeError(f"a reward is a number, a bool or a Score, not {repr(value)[:80]}") from None
     if not math.isfinite(score.value):
         raise ValueError(f"a reward is finite, not {score.value}")
     return score

@@ -40,7 +40,8 @@ _BRACE = re.compile(r"\\boxed\s*\{|[{}]")
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _MARKED = re.compile(r"####\s*([^\n]*)")
 _STATED = re.compile(r"answer\s*(?:is|=|:)\s*:?\s*([^\n]*)", re.IGNORECASE)
-_CHOICE = re.compile(r"(?<![A-Za-z0-9])\(?([A-Za-z])\)?(?![A-Za-z0-9'])")
+_CHOICE = re.compile(r"(?<![\w'])\(?([A-Ha-h])\)?(?![\w'])")
+_CAPITAL = re.compile(r"\(([A-Ha-h])\)|(?<![\w'])([A-H])(?![\w'])")
 
 
 def exact(response: str, expected: str) -> bool:
@@ -69,12 +70,15 @@ def numeric(response: str, expected: str) -> bool:
 
 
 def choice(response: str, expected: str) -> bool:
-    """The letter of a multiple-choice answer: that of the final answer, else the last single letter."""
-    for text in (final_answer(response), response[-_LONGEST:]):
-        letters = _CHOICE.findall(text or "")
-        if letters:
-            return bool(letters[-1].upper() == expected.strip(" ().").upper())
-    return False
+    """The letter, A to H, of a multiple-choice answer: the first of the final answer (see :func:`final_answer`),
+    else the last in the response that is a capital or in parentheses.
+    """
+    wanted = expected.strip(" ().").upper()
+    marked = _CHOICE.search(final_answer(response) or "")
+    if marked is not None:
+        return marked.group(1).upper() == wanted
+    letters = _CAPITAL.findall(response[-_LONGEST:])
+    return bool(letters) and "".join(letters[-1]).upper() == wanted
 
 
 def final_answer(response: str) -> str | None:
