@@ -12,6 +12,7 @@ import operator
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from functools import lru_cache
 
 MAX_LENGTH = 200
 """Characters of an expression."""
@@ -41,6 +42,7 @@ class CalculatorError(ValueError):
     """The expression cannot be evaluated; the message is what the calculator shows."""
 
 
+@lru_cache(maxsize=4096)
 def evaluate(expression: str) -> Fraction:
     """The value of an arithmetic expression.
 

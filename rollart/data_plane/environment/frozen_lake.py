@@ -44,12 +44,14 @@ class Lake(NamedTuple):
     """One instance.
 
     Attributes:
-        rows: The map, of ``S F H G``.
+        side: Number of rows and columns.
+        cells: The map as it is shown, without the player, with a border as wide as the player sees.
         moves: gymnasium's table: by state and action the possible (probability, state, reward, terminated).
         distances: Shortest way to the goal by state, -1 where there is none.
     """
 
-    rows: tuple[str, ...]
+    side: int
+    cells: tuple[str, ...]
     moves: dict[int, dict[int, list[Transition]]]
     distances: tuple[int, ...]
 
@@ -89,18 +91,20 @@ class FrozenLake(Env):
         self._sizes = interval("size", size)
         if self._sizes[0] < 3:
             raise ValueError(f"size is {size}: a lake has a side of 3 or more")
+        if view == "local" and sight < 1:
+            raise ValueError(f"sight is {sight}: the local view reaches 1 cell or more")
         if not 0 <= holes < 1:
             raise ValueError(f"holes is {holes}: a share of at least 0 and below 1")
         if view not in ("grid", "local") or style not in ("words", "text"):
             raise ValueError(f"view is grid or local, style is words or text, not {view!r} and {style!r}")
         self._holes = holes
         self._slippery = slippery
-        self._sight = sight if view == "local" else None
+        self._sight = sight if view == "local" else 0
         self._style = style
         self._progress = progress
         self._penalties = {"hole": hole_penalty, "wall": wall_penalty, "invalid": invalid_penalty}
         self._split = split
-        self._lake = Lake((), {}, ())
+        self._lake = Lake(0, (), {}, ())
         self._state = 0
         self._best = 0
         self._counts = {"steps": 0.0, "invalid": 0.0, "wall": 0.0}
@@ -118,7 +122,7 @@ class FrozenLake(Env):
         return [PLAYER, ICE, HOLE, GOAL, BORDER, *ACTIONS]
 
     def reset(self, seed: int, task: int) -> Observation:
-        self._lake = _instance(seed, self._sizes, self._holes, self._slippery, self._split)
+        self._lake = _instance(seed, self._sizes, self._holes, self._slippery, self._sight, self._split)
         self._state = 0
         self._best = self._lake.distances[0]
         self._slips.seed(derive_seed(seed, "slips"))
@@ -163,32 +167,25 @@ class FrozenLake(Env):
         return {"success": success, "is_action_valid": valid, "metrics": dict(self._counts)}
 
     def _cell(self, state: int) -> str:
-        row, column = divmod(state, len(self._lake.rows))
-        letter = self._lake.rows[row][column]
-        return letter if letter in (HOLE, GOAL) else ICE
+        row, column = divmod(state, self._lake.side)
+        return self._lake.cells[row + self._sight][column + self._sight]
 
     def _seen(self) -> str:
-        side = len(self._lake.rows)
-        row, column = divmod(self._state, side)
-        rows = columns = range(side)
-        if self._sight is not None:
-            rows = range(row - self._sight, row + self._sight + 1)
-            columns = range(column - self._sight, column + self._sight + 1)
-        return "\n".join(
-            " ".join(
-                PLAYER
-                if (r, c) == (row, column)
-                else self._cell(r * side + c)
-                if 0 <= r < side and 0 <= c < side
-                else BORDER
-                for c in columns
-            )
-            for r in rows
-        )
+        lake, sight = self._lake, self._sight
+        row, column = divmod(self._state, lake.side)
+        rows, left, right = lake.cells, 0, lake.side
+        if sight:
+            rows, left, right = lake.cells[row : row + 2 * sight + 1], column, column + 2 * sight + 1
+        at = sight or row
+        own = rows[at]
+        rows = (*rows[:at], own[: column + sight] + PLAYER + own[column + sight + 1 :], *rows[at + 1 :])
+        return "\n".join([" ".join(line[left:right]) for line in rows])
 
 
 @lru_cache(maxsize=256)
-def _instance(seed: int, sizes: tuple[int, int], holes: float, slippery: bool, split: Split | None) -> Lake:
+def _instance(
+    seed: int, sizes: tuple[int, int], holes: float, slippery: bool, border: int, split: Split | None
+) -> Lake:
     """Members of a group ask for the same one in a row."""
 
     def make(draw: int) -> tuple[str, ...]:
@@ -197,7 +194,14 @@ def _instance(seed: int, sizes: tuple[int, int], holes: float, slippery: bool, s
 
     rows = instance_of(split, seed, make, "".join)
     table = FrozenLakeEnv(desc=list(rows), is_slippery=slippery).P
-    return Lake(rows, table, _distances(rows))
+    return Lake(len(rows), _shown(rows, border), table, _distances(rows))
+
+
+def _shown(rows: tuple[str, ...], border: int) -> tuple[str, ...]:
+    symbols = str.maketrans("SF", ICE * 2)
+    side = BORDER * border
+    outside = (BORDER * (len(rows) + 2 * border),) * border
+    return (*outside, *(side + row.translate(symbols) + side for row in rows), *outside)
 
 
 def _distances(rows: tuple[str, ...]) -> tuple[int, ...]:

@@ -84,9 +84,23 @@ def test_the_text_style_explains_and_reads_answers_of_many_words():
         ({"size": [5, 4]}, "smallest, largest"),
         ({"size": "big"}, "smallest, largest"),
         ({"holes": 1.0}, "below 1"),
+        ({"view": "local", "sight": 0}, "1 cell or more"),
         ({"view": "x"}, "view is"),
     ],
 )
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         FrozenLake(**arguments)
+
+
+def test_both_views_show_the_same_lake():
+    whole, local = FrozenLake(size=5), FrozenLake(size=5, view="local", sight=4)
+    around = grid(local.reset(11, 0))
+    assert [row[4:] for row in around[4:]] == grid(whole.reset(11, 0))
+    for move in ("right", "down", "down", "right"):
+        seen, _, terminated, _, _ = whole.step(move)
+        around = grid(local.step(move)[0])
+        row, column = next((r, c) for r, line in enumerate(grid(seen)) for c, cell in enumerate(line) if cell == "P")
+        assert [line[4 - column : 9 - column] for line in around[4 - row : 9 - row]] == grid(seen)
+        if terminated:
+            break
