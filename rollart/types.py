@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 Ids = np.ndarray
 """One-dimensional ``int32`` array of token ids."""
@@ -87,19 +88,47 @@ class VersionRun(msgspec.Struct, frozen=True, array_like=True):
     length: int
 
 
-class TokenSpan(msgspec.Struct, frozen=True, eq=False, tag="t", array_like=True):
+class TokenSpan(msgspec.Struct, frozen=True, tag="t", array_like=True):
     """Token ids, and for generated tokens their log-probabilities under the behaviour policy.
 
+    Held as raw bytes, so that a span crosses process borders and the LLMProxy without being looked at;
+    ``ids`` and ``logprobs`` are read-only views. Make one with :meth:`of`.
+
     Attributes:
-        ids: ``int32[n]``.
-        logprobs: ``float32[n]`` after temperature, top-k and top-p; ``None`` for observations.
+        packed_ids: Little-endian ``int32``.
+        packed_logprobs: Little-endian ``float32``, empty for observations.
     """
 
-    ids: Ids
-    logprobs: LogProbs | None = None
+    packed_ids: bytes
+    packed_logprobs: bytes = b""
+
+    @classmethod
+    def of(cls, ids: npt.ArrayLike, logprobs: npt.ArrayLike | None = None) -> TokenSpan:
+        """A span of ``int[n]`` ids and, for generated tokens, ``float[n]`` log-probabilities.
+
+        Raises:
+            ValueError: the two have different lengths.
+        """
+        tokens = np.asarray(ids, np.int32)
+        if logprobs is None:
+            return cls(tokens.tobytes())
+        values = np.asarray(logprobs, np.float32)
+        if values.shape != tokens.shape:
+            raise ValueError(f"{tokens.shape} ids, but {values.shape} log-probabilities")
+        return cls(tokens.tobytes(), values.tobytes())
+
+    @property
+    def ids(self) -> Ids:
+        """``int32[n]``, read-only."""
+        return np.frombuffer(self.packed_ids, np.int32)
+
+    @property
+    def logprobs(self) -> LogProbs | None:
+        """``float32[n]`` after temperature, top-k and top-p, read-only; ``None`` for observations."""
+        return np.frombuffer(self.packed_logprobs, np.float32) if self.packed_logprobs else None
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.packed_ids) // 4
 
 
 class LengthSpan(msgspec.Struct, frozen=True, tag="n", array_like=True):
@@ -124,8 +153,7 @@ def join(spans: Iterable[Span]) -> Span:
     """
     parts = [span for span in spans if len(span)]
     if all(isinstance(part, TokenSpan) for part in parts):
-        arrays = [part.ids for part in parts if isinstance(part, TokenSpan)]
-        return TokenSpan(np.concatenate(arrays) if arrays else np.empty(0, np.int32))
+        return TokenSpan(b"".join(part.packed_ids for part in parts if isinstance(part, TokenSpan)))
     if all(isinstance(part, LengthSpan) for part in parts):
         return LengthSpan(sum(len(part) for part in parts))
     raise TypeError("a trajectory mixes token spans with length-only spans")
@@ -400,7 +428,7 @@ def rolling_hash(state: int, span: Span) -> int:
     if isinstance(span, LengthSpan):
         data = span.length.to_bytes(8, "little")
     else:
-        data = np.ascontiguousarray(span.ids, dtype=np.int32).tobytes()
+        data = span.packed_ids
     digest = hashlib.blake2b(state.to_bytes(8, "little") + data, digest_size=8).digest()
     return int.from_bytes(digest, "little")
 

@@ -27,7 +27,7 @@ from rollart.types import (
 
 def _span(*ids: int, logprobs: tuple[float, ...] | None = None) -> TokenSpan:
     values = None if logprobs is None else np.array(logprobs, np.float32)
-    return TokenSpan(np.array(ids, np.int32), values)
+    return TokenSpan.of(np.array(ids, np.int32), values)
 
 
 def _trajectory(group: int, member: int) -> Trajectory:

@@ -192,4 +192,4 @@ class TorchEngineCore(RequestCore):
         slots, slot, begin = self._slots, session.slot, session.prompt_length
         end = int(slots.length[slot])
         session.kv_length = int(slots.kv_length[slot])
-        return TokenSpan(slots.tokens[slot, begin:end].copy(), slots.logprobs[slot, begin:end].copy())
+        return TokenSpan.of(slots.tokens[slot, begin:end].copy(), slots.logprobs[slot, begin:end].copy())

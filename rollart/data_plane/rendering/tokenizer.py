@@ -105,7 +105,7 @@ def span_of(ids: list[int]) -> TokenSpan:
     """An immutable observation span."""
     array = np.array(ids, dtype=np.int32)
     array.flags.writeable = False
-    return TokenSpan(array)
+    return TokenSpan.of(array)
 
 
 def without_stop(ids: np.ndarray, stop_ids: tuple[int, ...]) -> np.ndarray:

@@ -78,7 +78,7 @@ class TokenBench(Bench):
 
     def span(self, length: int, salt: int = 0) -> TokenSpan:
         ids = np.random.default_rng([length, salt]).integers(0, self.vocabulary, length, dtype=np.int32)
-        return TokenSpan(ids)
+        return TokenSpan.of(ids)
 
 
 class Started:
@@ -512,7 +512,7 @@ class EngineTokens(EngineSemantics):
                 before = action_logits(bench, prompt, result)[:switch]
                 after = action_logits(bench, prompt, result, version=1)[switch:]
                 assert_logprobs(result, log_softmax(np.concatenate([before, after])))
-                history = TokenSpan(np.concatenate([prompt.ids, tokens[:switch]]))
+                history = TokenSpan.of(np.concatenate([prompt.ids, tokens[:switch]]))
                 continued = await fresh.one(Episode(0).request(history, SamplingParams(rest)))
                 assert np.array_equal(ids(continued), tokens[switch:])
 
@@ -533,7 +533,7 @@ class EngineTokens(EngineSemantics):
 
 def other_kind(bench: Bench) -> Span:
     """A span of the kind that the bench's engines do not take."""
-    return LengthSpan(5) if isinstance(bench.span(1), TokenSpan) else TokenSpan(np.arange(5, dtype=np.int32))
+    return LengthSpan(5) if isinstance(bench.span(1), TokenSpan) else TokenSpan.of(np.arange(5, dtype=np.int32))
 
 
 def same_action(one: GenerationResult, other: GenerationResult) -> bool:

@@ -32,7 +32,7 @@ def ids(span) -> list[int]:
 
 
 def action(tokens: list[int]) -> TokenSpan:
-    return TokenSpan(np.array(tokens, np.int32), np.zeros(len(tokens), np.float32))
+    return TokenSpan.of(np.array(tokens, np.int32), np.zeros(len(tokens), np.float32))
 
 
 @pytest.fixture(scope="session")

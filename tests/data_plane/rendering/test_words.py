@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
 
 def action(renderer: WordsRenderer, folder, text: str, *, stop: bool = False) -> TokenSpan:
     ids = FolderTokenizer(folder).encode(text)
-    return TokenSpan(np.array([*ids, *(renderer.stop_token_ids if stop else ())], np.int32))
+    return TokenSpan.of(np.array([*ids, *(renderer.stop_token_ids if stop else ())], np.int32))
 
 
 def test_the_vocabulary_of_the_quickstart_domains():
@@ -55,7 +55,7 @@ def test_actions_as_text(folder):
     assert renderer.parse(action(renderer, folder, "7", stop=True)) == "7"
     assert renderer.parse(action(renderer, folder, "", stop=True)) == ""
     assert renderer.parse(action(renderer, folder, "<pad> 3 <act>")) == "<pad> 3 <act>"
-    assert renderer.parse(TokenSpan(np.empty(0, np.int32))) == ""
+    assert renderer.parse(TokenSpan.of(np.empty(0, np.int32))) == ""
 
 
 def test_an_unknown_word_is_an_error_not_an_unknown_token(folder):

@@ -14,7 +14,7 @@ def _modules_importable(monkeypatch):
 @pytest.fixture
 def trajectory() -> Trajectory:
     """Two turns that paid 0.1 and 0.2."""
-    span = TokenSpan(np.array([1, 2], np.int32), np.zeros(2, np.float32))
+    span = TokenSpan.of(np.array([1, 2], np.int32), np.zeros(2, np.float32))
     turns = tuple(
         Turn(span, span, (VersionRun(0, 2),), reward=reward, observation_text="seen", action_text=said)
         for reward, said in ((0.1, "left"), (0.2, "right"))

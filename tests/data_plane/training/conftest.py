@@ -42,8 +42,8 @@ def make_trajectory(
         logprobs = np.log(draw.uniform(0.01, 0.3, len(action))).astype(np.float32)
         turns.append(
             Turn(
-                TokenSpan(observation.astype(np.int32)),
-                TokenSpan(action.astype(np.int32), logprobs),
+                TokenSpan.of(observation.astype(np.int32)),
+                TokenSpan.of(action.astype(np.int32), logprobs),
                 (VersionRun(version, len(action)),),
                 reward=reward,
             )

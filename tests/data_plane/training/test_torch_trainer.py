@@ -80,7 +80,7 @@ def with_logprob(batch: TrainBatch, value: float) -> TrainBatch:
             turns = []
             for turn in member.turns():
                 assert isinstance(turn.action, TokenSpan)
-                action = TokenSpan(turn.action.ids, np.full(len(turn.action), value, np.float32))
+                action = TokenSpan.of(turn.action.ids, np.full(len(turn.action), value, np.float32))
                 turns.append(msgspec.structs.replace(turn, action=action))
             segment = msgspec.structs.replace(member.segments[0], turns=tuple(turns))
             members.append(msgspec.structs.replace(member, segments=(segment,)))
