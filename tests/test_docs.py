@@ -4,6 +4,7 @@
 * YAML blocks with ``domains`` are whole configurations and load; others are parts of one with valid keys;
 * Python blocks whose first line is ``# name.py`` are modules: written to a folder together, each imports,
   and whole configurations may name them;
+* ``rollart check-env`` of such a module, and of a built-in environment, passes as written;
 * dotted names in `code` whose first word is a section are keys of the configuration;
 * relative links and paths in `code` exist; the generated pages are up to date.
 """
@@ -22,7 +23,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rollart.cli.main import build_parser
+from rollart.cli.main import build_parser, main
 from rollart.config.config import Config
 from rollart.config.load import load_config
 from rollart.config.schema import leaf_paths, unknown_keys
@@ -110,8 +111,9 @@ def test_named_files_exist(page: Path) -> None:
 
 
 @each_page
-def test_snippets_load(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     modules = []
     for block in blocks(page, "python"):
         if named := re.match(r"# (\w+)\.py\n", block):
@@ -123,6 +125,9 @@ def test_snippets_load(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         import_module(name, tmp_path / f"{name}.py", monkeypatch)
     for number, block in enumerate(blocks(page, "yaml")):
         check_yaml(yaml.safe_load(block), block, tmp_path / f"snippet{number}.yaml")
+    for words in commands(page):
+        if words[:2] == ["rollart", "check-env"] and "NAME" not in words:
+            assert main(words[1:]) == 0, " ".join(words)
 
 
 def import_module(name: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
