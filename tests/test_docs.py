@@ -1,7 +1,8 @@
 """What the README and docs/ say holds: commands, files, keys, configurations and code snippets.
 
 * Shell commands in fenced blocks and in `code` that start with ``make`` or ``rollart`` parse;
-* YAML blocks with ``domains`` are whole configurations and load; others are parts of one with valid keys;
+* YAML blocks with ``domains`` are whole configurations and ``rollart plan`` takes them; others are parts of
+  one with valid keys; a JSONL block is the data file that they read;
 * Python blocks whose first line is ``# name.py`` are modules: written to a folder together, each imports,
   and whole configurations may name them;
 * ``rollart check-env`` of such a module, and of a built-in environment, passes as written;
@@ -123,6 +124,9 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             compile(block, page.name, "exec")
     for name in modules:
         import_module(name, tmp_path / f"{name}.py", monkeypatch)
+    for block in blocks(page, "jsonl"):
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "train.jsonl").write_text(block)
     for number, block in enumerate(blocks(page, "yaml")):
         check_yaml(yaml.safe_load(block), block, tmp_path / f"snippet{number}.yaml")
     for words in commands(page):
@@ -142,7 +146,7 @@ def import_module(name: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def check_yaml(data: Any, text: str, file: Path) -> None:
     if "domains" in data and all("env" in domain for domain in data["domains"].values()):
         file.write_text(text)
-        load_config(file)
+        assert main(["plan", str(file)]) == 0
     else:
         assert not list(unknown_keys(data, Config, Config))
 
