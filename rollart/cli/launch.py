@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from rollart.cli.run_folder import EVENTS
 from rollart.config.config import Config
 from rollart.control_plane.checkpoints import JobState, latest
 from rollart.control_plane.env_host import EnvHost
+from rollart.control_plane.evaluation_job import EvaluationJob
 from rollart.control_plane.job import Job, JobHooks, JobResult
 from rollart.control_plane.wiring import JobWorkers
 from rollart.data_plane.cluster import Cluster
@@ -69,6 +71,38 @@ def launch(config: Config, folder: Path, sink: EventSink, resume: bool = False) 
         return asyncio.run(_run(config, folder, sink, start, runtime))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+
+
+def evaluate(config: Config, version: int, sink: EventSink) -> None:
+    """Play the held-out instances of every domain with the model of ``model.path``; results are events.
+
+    Args:
+        config: The validated configuration, with a model to evaluate.
+        version: What the records call the weights.
+        sink: Gets every event; there is no run folder and no event log.
+
+    Raises:
+        PlanError, PlacementError, WorkerError, RuntimeError: the first cause of a failure.
+        KeyboardInterrupt: interrupted.
+    """
+    runtime = _runtime(config)
+    try:
+        asyncio.run(_evaluate(config, version, sink, runtime))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+async def _evaluate(config: Config, version: int, sink: EventSink, runtime: Runtime) -> None:
+    with tempfile.TemporaryDirectory(prefix="rollart-eval-") as folder:
+        clusters = _Clusters(config, Path(folder), runtime, sink)
+        try:
+            job = EvaluationJob(config, await clusters.create(), sink, version)
+            with _interrupts(job):
+                await job.run()
+        finally:
+            async with contextlib.AsyncExitStack() as ending:
+                ending.push_async_callback(runtime.stop)
+                ending.push_async_callback(clusters.stop)
 
 
 def _runtime(config: Config) -> Runtime:
@@ -144,7 +178,7 @@ _PARTS = "rollart.control_plane.domain_parts:build_parts"
 
 
 @contextlib.contextmanager
-def _interrupts(job: Job) -> Iterator[None]:
+def _interrupts(job: Job | EvaluationJob) -> Iterator[None]:
     """Ctrl-C: ask the job to stop; a second one, or a stop that takes too long, cancels it."""
     loop = asyncio.get_running_loop()
     task = cast("asyncio.Task[object]", asyncio.current_task())

@@ -116,7 +116,8 @@ class LiveProgress:
     def _view(self) -> RenderableType:
         state = self.state
         if state.start is None:
-            return Panel(Text(f"starting {len(state.placed)} workers"), title="rollart", title_align="left")
+            doing = f"evaluating: {state.evaluating} instances played" if state.evaluating else "starting"
+            return Panel(Text(f"{doing}, {len(state.placed)} workers"), title="rollart", title_align="left")
         parts: list[RenderableType] = [self._head(), self._domains(), self._flow(), self._pools()]
         parts += [Text(message, style="yellow") for message in state.messages]
         return Panel(Group(*parts), title="rollart", title_align="left")

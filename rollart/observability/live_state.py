@@ -206,7 +206,6 @@ class LiveState:
     def _train_stepped(self, event: TrainStepped) -> None:
         self.train = event
         self.iteration = event.version
-        self.messages.extend(f"iteration {event.version}: {alarm}" for alarm in event.alarms)
 
     def _pool_busy(self, event: PoolBusy) -> None:
         self.workers[event.worker] = event

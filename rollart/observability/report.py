@@ -23,7 +23,6 @@ from rollart.events import (
     Evaluated,
     Fallback,
     RunEnded,
-    TrainStepped,
     TrajectoryEnded,
     read_events,
 )
@@ -167,8 +166,6 @@ def _notes(events: list[Envelope]) -> list[Note]:
         match envelope.e:
             case Alarm(subject=subject, message=message):
                 notes.append(Note(envelope.t, subject, message))
-            case TrainStepped(index=index, alarms=alarms):
-                notes += [Note(envelope.t, f"iteration {index}", alarm) for alarm in alarms]
             case DomainSuspended(domain=domain, reason=reason):
                 notes.append(Note(envelope.t, f"domain {domain} suspended", reason))
             case Fallback(subject=subject, wanted=wanted, taken=taken, reason=reason):

@@ -26,9 +26,10 @@ class Decoder:
 
     @classmethod
     def of_run(cls, run_folder: Path) -> Decoder:
-        """The decoder of ``RUN/model/tokenizer.json``, if the run has one."""
-        file = run_folder / "model" / "tokenizer.json"
-        if not file.is_file():
+        """The decoder of the run's own model folder or, if it started from another one, of a checkpoint."""
+        folders = [run_folder / "model", *sorted((run_folder / "checkpoints").glob("step_*"))]
+        file = next((folder / "tokenizer.json" for folder in folders if (folder / "tokenizer.json").is_file()), None)
+        if file is None:
             return cls(None)
         from tokenizers import Tokenizer
 
@@ -47,15 +48,19 @@ class Decoder:
         return "" if self._tokenizer is None else str(self._tokenizer.id_to_token(token))
 
 
-def transcript(batch: int, trajectory: Trajectory, decoder: Decoder) -> Iterator[str]:
-    """The lines of one trajectory that was trained in ``batch``."""
+def transcript(batch: int, trajectory: Trajectory, decoder: Decoder, texts: bool = False) -> Iterator[str]:
+    """The lines of one trajectory that was trained in ``batch``.
+
+    Args:
+        texts: Show what the environment wrote and what it was told, instead of the decoded tokens.
+    """
     yield from _head(batch, trajectory)
     for index, turn in enumerate(trajectory.turns()):
         yield ""
         yield f"turn {index}: observation, {len(turn.observation)} tokens, masked"
-        yield from _marked(OBSERVED, decoder.text(turn.observation))
+        yield from _marked(OBSERVED, turn.observation_text if texts else decoder.text(turn.observation))
         yield f"turn {index}: action, {_action(turn)}"
-        yield from _marked(GENERATED, decoder.text(turn.action))
+        yield from _marked(GENERATED, turn.action_text if texts else decoder.text(turn.action))
 
 
 def _head(batch: int, trajectory: Trajectory) -> Iterator[str]:

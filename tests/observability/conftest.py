@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollart.events import (
+    Alarm,
     BatchCommitted,
     BatchFormed,
     CheckpointSaved,
@@ -139,6 +140,7 @@ def _iteration(run: RunWriter, index: int) -> None:
         TrainStepped(index, index + 1, 2.0, 40, metrics, alarms),
         BatchCommitted(index, 4),
         ProtocolStep("train_step", index, index + 1, 2.1),
+        *(Alarm("training", alarm) for alarm in alarms),
         VersionPublished(index + 1, 1 << 20, 1, 0.2, "aa"),
     )
 

@@ -59,6 +59,7 @@ def test_without_a_terminal_there_is_one_plain_line_an_iteration(run_folder: Pat
         "iteration 1/3: success lake 0.00, math 1.00; staleness max 0; train 2.00 s, 40 tokens",
         "iteration 2/3: success lake 0.00, math 1.00; staleness max 1; train 2.00 s, 40 tokens, 0:10 left",
         "iteration 3/3: success lake 0.00, math 1.00; staleness max 1; train 2.00 s, 40 tokens, 0:00 left",
+        "alarm training: entropy fell",
         "held-out lake, version 3: success 0.65, reward 1.30",
         "held-out math, version 3: success 0.85, reward 1.70",
     ]
@@ -81,7 +82,7 @@ def test_the_panel_shows_the_state_of_the_run(run_folder: Path) -> None:
     clock = Hand()
     with LiveProgress(console, now=clock) as live:
         live.render()
-        assert "starting 0 workers" in out.getvalue()
+        assert "starting, 0 workers" in out.getvalue()
         for envelope in read_events(run_folder / "events"):
             clock.t = envelope.t
             live.emit(envelope.e)

@@ -1,0 +1,123 @@
+"""``rollart train``: runs a configuration with live progress; ends with the table, the checkpoint and the report."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rollart.cli.arguments import Commands, add_config, command_parser
+from rollart.cli.errors import FAILED, INTERRUPTED, OK, UserError
+from rollart.cli.inputs import load_checked
+from rollart.cli.report import conclude
+from rollart.cli.run_folder import EVENTS, existing_run_folder, new_run_folder, resumed_run_folder
+from rollart.config.config import Config
+
+if TYPE_CHECKING:
+    from rollart.observability.scalar_sinks import ScalarSink
+
+ERROR_LOG = "error.log"
+
+_DETAILS = """\
+The run goes to run.dir/run.name: configuration, event log, checkpoints (Hugging Face model folders),
+trajectories, summary.json and report.html. An earlier run of the same name moves to NAME.1, NAME.2, ...
+Ctrl-C stops the run within seconds and leaves a usable checkpoint; a second Ctrl-C does not wait for it."""
+
+
+def add_parser(commands: Commands) -> None:
+    parser = command_parser(commands, "train", "train the policy of a configuration", _DETAILS)
+    add_config(parser)
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="continue the run in this folder at its checkpoint")
+    parser.set_defaults(command=run)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Train, and conclude with summary and report, also after a failure or an interruption."""
+    config = load_checked(parsed)
+    if parsed.resume is not None:
+        _refuse_without_checkpoint(parsed.resume)
+        with resumed_run_folder(parsed.resume, config) as folder:
+            return _run_in(folder, config, resume=True)
+    with new_run_folder(config) as (folder, moved):
+        if moved is not None:
+            print(f"the earlier run is kept as {moved}")
+        return _run_in(folder, config, resume=False)
+
+
+def _refuse_without_checkpoint(folder: Path) -> None:
+    from rollart.control_plane.checkpoints import latest
+
+    existing_run_folder(folder)
+    try:
+        latest(folder)
+    except FileNotFoundError as error:
+        raise UserError(f"--resume {folder}: {error}") from error
+
+
+def _run_in(folder: Path, config: Config, resume: bool) -> int:
+    code = _train(folder, config, resume)
+    if not any((folder / EVENTS).glob("*.jsonl")):
+        return code
+    try:
+        concluded = conclude(folder)
+    except UserError as error:
+        # The run's own outcome comes first: a log without a start, or a full disk, cannot be summed up.
+        print(f"rollart: no summary: {error}", file=sys.stderr)
+        return code or FAILED
+    return code or concluded
+
+
+def _train(folder: Path, config: Config, resume: bool) -> int:
+    """Run to the end and return the exit code; a failure is one line, its traceback goes to ``error.log``."""
+    from rich.console import Console
+
+    from rollart.cli.launch import launch
+    from rollart.cli.progress import rendered
+    from rollart.events import Tee
+    from rollart.observability.live import LiveProgress
+
+    live = LiveProgress(Console(highlight=False), config.run.max_train_seconds)
+    scalars = _scalar_sinks(folder, config)
+    try:
+        with ExitStack() as stack:
+            for sink in scalars:
+                stack.callback(sink.close)
+            stack.enter_context(live)
+            stack.enter_context(rendered(live))
+            result = launch(config, folder, Tee(live, *scalars), resume)
+    except KeyboardInterrupt:
+        print("rollart: interrupted before the run could write a checkpoint", file=sys.stderr)
+        return INTERRUPTED
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the run's boundary: whatever ended it becomes one line and a code
+        return _failed(folder, error)
+    return INTERRUPTED if result.interrupted else OK
+
+
+def _failed(folder: Path, error: Exception) -> int:
+    what = str(error) or type(error).__name__
+    where = ""
+    try:
+        (folder / ERROR_LOG).write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        where = f" (details: {folder / ERROR_LOG})"
+    except OSError as unwritable:
+        where = f" (no details: {folder / ERROR_LOG} cannot be written: {unwritable.strerror})"
+    print(f"rollart: the run failed: {what}{where}", file=sys.stderr)
+    return FAILED
+
+
+def _scalar_sinks(folder: Path, config: Config) -> Sequence[ScalarSink]:
+    """The sinks that section ``log`` asks for."""
+    from rollart.observability.scalar_sinks import TensorBoardSink, WandbSink
+
+    sinks: list[ScalarSink] = []
+    if config.log.tensorboard:
+        sinks.append(TensorBoardSink(folder / "tensorboard"))
+    if config.log.wandb is not None:
+        sinks.append(WandbSink(config.log.wandb, folder.name, folder, config.model_dump(mode="json")))
+    return sinks
