@@ -70,7 +70,7 @@ def lakes(seed: int, index: int, *, shared: bool) -> TrainBatch:
     draw = np.random.default_rng([seed, index])
     groups = []
     for number in range(GROUPS):
-        board = np.where(draw.random(16) < 0.15, 9, 8)
+        board = np.where(draw.random(16) < 0.3, 9, 8)
         board[0], board[15] = 8, 10
         start = np.r_[1, 11:15, draw.integers(20, VOCABULARY, FIRST - 21)]
         members = []
@@ -94,13 +94,13 @@ def _walk(
         head = start if turn == 0 else np.array([15, 16])
         observation = np.r_[head, cells, salt, 17][: FIRST if turn == 0 else NEXT]
         move = int(draw.integers(0, 4))
-        span = TokenSpan(np.array([3 + move], np.int32), np.array([np.log(0.25)], np.float32))
-        turns.append(Turn(TokenSpan(observation.astype(np.int32)), span, (VersionRun(index, 1),)))
+        span = TokenSpan.of(np.array([3 + move], np.int32), np.array([np.log(0.25)], np.float32))
+        turns.append(Turn(TokenSpan.of(observation.astype(np.int32)), span, (VersionRun(index, 1),)))
         row, column = place[0] + MOVES[move][0], place[1] + MOVES[move][1]
         if 0 <= row < 4 and 0 <= column < 4:
             place = (row, column)
             state = int(board[row * 4 + column])
-        if state != 8:
+        if state != 8 or draw.random() < 0.1:
             break
     return turns, place, state == 10
 

@@ -52,8 +52,8 @@ class TrainingConfig(Section):
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rate after the warm-up, down to ``final_learning_rate`` at the last iteration."""
     final_learning_rate: float = Field(0.0, ge=0)
-    micro_batch_tokens: int = Field(8192, ge=1)
-    """Padded tokens of one forward-backward pass."""
+    micro_batch_tokens: int = Field(2048, ge=1)
+    """Tokens of one forward-backward pass, padding included where rows are padded."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = Field(1, ge=1)

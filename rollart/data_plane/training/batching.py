@@ -28,7 +28,7 @@ import numpy as np
 from rollart.config.domains import DomainConfig
 from rollart.config.training import TrainingConfig
 from rollart.data_plane.training.advantages import group_advantages, trained_members
-from rollart.types import Segment, TokenSpan, TrainBatch, Trajectory, TrajectoryId
+from rollart.types import Segment, TokenSpan, TrainBatch, Trajectory, TrajectoryId, VersionRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,52 +123,52 @@ def rows_of(batch: TrainBatch, domains: Mapping[str, DomainConfig], config: Trai
 def _row(
     member: Trajectory, index: int, segment: Segment, version: int, advantage: float, temperature: float
 ) -> Row | None:
-    ids: list[np.ndarray] = []
-    slots: list[np.ndarray] = []
-    behaviour: list[np.ndarray] = []
-    on_policy: list[np.ndarray] = []
+    ids: list[bytes] = []
+    logprobs: list[bytes] = []
+    runs: list[VersionRun] = []
+    slots: list[int] = []
     end = 0
     for turn in segment.turns:
-        observation, action = turn.observation, turn.action
-        for span in (observation, action):
-            if len(span) and not isinstance(span, TokenSpan):
+        for span in (turn.observation, turn.action):
+            if isinstance(span, TokenSpan):
+                ids.append(span.packed_ids)
+            elif len(span):
                 raise ValueError(f"trajectory {member.id} has lengths instead of tokens: it cannot be trained")
-        if isinstance(observation, TokenSpan):
-            ids.append(observation.ids)
-        end += len(observation)
-        if not isinstance(action, TokenSpan) or not len(action):
-            continue
-        _check_action(member, action, end, sum(run.length for run in turn.versions))
-        ids.append(action.ids)
-        slots.append(np.arange(end - 1, end - 1 + len(action), dtype=np.int32))
-        behaviour.append(np.asarray(action.logprobs, np.float32))
-        on_policy.extend(np.full(run.length, run.version == version) for run in turn.versions)
-        end += len(action)
+        end += len(turn.observation)
+        generated = len(turn.action)
+        if generated and isinstance(turn.action, TokenSpan):
+            _check_action(member, turn.action, turn.versions, end)
+            logprobs.append(turn.action.packed_logprobs)
+            runs.extend(turn.versions)
+            slots.extend(range(end - 1, end - 1 + generated))
+            end += generated
     if not slots:
         return None
-    tokens = np.concatenate(ids).astype(np.int32, copy=False)
-    where = np.concatenate(slots)
+    tokens = np.frombuffer(b"".join(ids), np.int32)
+    behaviour = np.frombuffer(b"".join(logprobs), np.float32)
+    if not np.isfinite(behaviour).all():
+        raise ValueError(f"trajectory {member.id} has a behaviour log-probability that is not finite")
+    where = np.array(slots, np.int32)
     return Row(
         id=member.id,
         segment=index,
-        ids=tokens[: where[-1] + 1],
+        ids=tokens[: slots[-1] + 1],
         slots=where,
         targets=tokens[where + 1],
-        behaviour=np.concatenate(behaviour),
-        on_policy=np.concatenate(on_policy),
+        behaviour=behaviour,
+        on_policy=np.array([run.version == version for run in runs]).repeat([run.length for run in runs]),
         advantage=advantage,
         temperature=temperature,
         trajectory_tokens=member.generated_tokens,
     )
 
 
-def _check_action(member: Trajectory, action: TokenSpan, start: int, versioned: int) -> None:
+def _check_action(member: Trajectory, action: TokenSpan, versions: Sequence[VersionRun], start: int) -> None:
     if start == 0:
         raise ValueError(f"trajectory {member.id} begins with a generated token: there is no prompt to predict it from")
-    if action.logprobs is None or len(action.logprobs) != len(action):
+    if len(action.packed_logprobs) != len(action.packed_ids):  # four bytes each
         raise ValueError(f"trajectory {member.id} has generated tokens without a log-probability each")
-    if not np.isfinite(action.logprobs).all():
-        raise ValueError(f"trajectory {member.id} has a behaviour log-probability that is not finite")
+    versioned = sum(run.length for run in versions)
     if versioned != len(action):
         raise ValueError(f"trajectory {member.id} has {len(action)} generated tokens, but versions for {versioned}")
 

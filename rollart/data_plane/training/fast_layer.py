@@ -185,8 +185,7 @@ class FastLayer:
         through_up = product * kept.up
         silu = torch.mul(kept.gate, kept.sigmoid, out=kept.product)
         up = product.mul_(silu)
-        # silu' = sigmoid + silu - silu * sigmoid
-        slope = torch.addcmul(kept.sigmoid, silu, kept.sigmoid, value=-1.0).add_(silu)
+        slope = silu.lerp_(silu.new_ones(()).expand_as(silu), kept.sigmoid)  # silu' = silu + sigmoid * (1 - silu)
         gate = through_up.mul_(slope)
         self._add("gate", gate, kept.normed_mlp)
         self._add("up", up, kept.normed_mlp)

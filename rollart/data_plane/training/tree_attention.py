@@ -17,7 +17,7 @@ Who calls it: :mod:`rollart.data_plane.training.fast_forward`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-BLOCK = 32
+BLOCK = 64
 """Queries of a block: below, calls cost more than the scores they save; above, causality saves less."""
 
-_ROW_OVERHEAD = 2048
+_ROW_OVERHEAD = 8192
 """Cost of one more bucket, in scores, when rows are grouped."""
 
 _KEPT_BYTES = 1 << 28
@@ -37,25 +37,27 @@ _KEPT_BYTES = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Queries ``[first, last)`` of the first ``rows`` rows of a bucket, and keys ``[0, keys)``."""
+    """Some queries of the first ``rows`` rows of a bucket, and the keys ``[0, keys)`` of these rows.
 
-    rows: int
-    first: int
-    last: int
-    keys: int
-    mask: Tensor
-    """``float32[rows, 1, last - first, 1, keys]``: 0 where the query sees the key, else -inf."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Bucket:
-    """Rows padded to ``queries`` and ``keys``; ``query_start`` and ``key_start`` are offsets in the flat buffers."""
+    In the flat query buffers the block is the contiguous ``[rows, kv_heads, queries, share * head_dim]``
+    from ``start`` on (in units of the last dimension).
+    """
 
     rows: int
     queries: int
     keys: int
-    query_start: int
-    key_start: int
+    start: int
+    mask: Tensor
+    """``float32[rows, 1, queries, 1, keys]``: 0 where the query sees the key, else -inf."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """Rows padded to ``keys`` keys, which begin at ``start`` in the flat buffers."""
+
+    rows: int
+    keys: int
+    start: int
     blocks: tuple[_Block, ...]
 
 
@@ -94,38 +96,14 @@ class TreeAttention:
     ) -> None:
         self._kv_heads, self._share, self._head_dim = kv_heads, heads // kv_heads, head_dim
         count = sum(len(numbers) for numbers in query_numbers)
-        self._query_count = count
-        buckets: list[_Bucket] = []
-        query_index: list[np.ndarray] = []
-        key_index: list[np.ndarray] = []
-        slot_of = np.empty((count, kv_heads), np.int64)
-        query_start = key_start = scores = 0
-        head = np.arange(kv_heads)
-        for rows in _grouped(paths, queries):
-            width = max(len(queries[row]) for row in rows)
-            length = max(int(queries[row][-1]) + 1 for row in rows)
-            numbers = np.stack([_filled(query_numbers[row], width) for row in rows])
-            positions = np.stack([_filled(queries[row], width) for row in rows])
-            nodes = np.stack([_filled(paths[row][:length], length) for row in rows])
-            query_index.append((numbers[:, None] * kv_heads + head[:, None]).reshape(-1))
-            key_index.append((nodes[:, None] * kv_heads + head[:, None]).reshape(-1))
-            slots = query_start + np.arange(len(rows) * kv_heads * width).reshape(len(rows), kv_heads, width)
-            for place, row in enumerate(rows):
-                slot_of[query_numbers[row]] = slots[place, :, : len(queries[row])].T
-            blocks = _blocks([queries[row] for row in rows], positions, device)
-            buckets.append(_Bucket(len(rows), width, length, query_start, key_start, blocks))
-            query_start += len(rows) * kv_heads * width
-            key_start += len(rows) * kv_heads * length
-            scores += sum(block.rows * (block.last - block.first) * block.keys for block in blocks) * heads
-        self._buckets = tuple(buckets)
-        self._keep_weights = scores * 4 * layers <= _KEPT_BYTES
-        self._query_index = torch.from_numpy(np.concatenate(query_index)).to(device)
-        self._key_index = torch.from_numpy(np.concatenate(key_index)).to(device)
-        self._slots = torch.from_numpy(slot_of.reshape(-1)).to(device)
-        real = np.zeros(query_start, bool)
-        real[slot_of.reshape(-1)] = True
-        self._gradient_index = torch.where(
-            torch.from_numpy(real).to(device), self._query_index, torch.full_like(self._query_index, count * kv_heads)
+        plan = _Plan(kv_heads, count, device)
+        self._buckets = tuple(
+            plan.add([paths[row] for row in rows], [queries[row] for row in rows], [query_numbers[row] for row in rows])
+            for rows in _grouped(queries)
+        )
+        self._keep_weights = plan.scores * heads * 4 * layers <= _KEPT_BYTES
+        self._query_index, self._gradient_index, self._key_index, self._slots = (
+            torch.from_numpy(index).to(device) for index in plan.indices()
         )
 
     def forward(self, queries: Tensor, keys_values: Tensor) -> tuple[Tensor, Saved]:
@@ -143,19 +121,15 @@ class TreeAttention:
         context = keys_values.view(-1, 2 * self._head_dim).index_select(0, self._key_index)
         outputs = torch.empty_like(gathered)
         saved = Saved(gathered, context, [])
-        for bucket in self._buckets:
-            query, key, value = self._views(bucket, gathered, context)
-            output = self._query_view(bucket, outputs)
-            for block in bucket.blocks:
-                some, rows = self._part(block)
-                weights = self._weights(block, query, key)
-                torch.bmm(weights, value[:some, : block.keys], out=output[:some, rows])
-                if self._keep_weights:
-                    saved.weights.append(weights)
+        for block, key, value in self._steps(context):
+            weights = self._weights(block, self._queries_of(block, gathered), key)
+            torch.bmm(weights, value, out=self._queries_of(block, outputs))
+            if self._keep_weights:
+                saved.weights.append(weights)
         return outputs.index_select(0, self._slots).view(-1, self._kv_heads * width), saved
 
     def backward(self, gradient: Tensor, saved: Saved) -> tuple[Tensor, Tensor]:
-        """Gradients of queries and of keys and values, from that of the outputs; shapes as in ``forward``.
+        """Gradients of queries and of the gathered keys and values, from that of the outputs.
 
         Args:
             gradient: ``[q + 1, heads * head_dim]``, the last row zeros (it is what padded queries read).
@@ -166,19 +140,15 @@ class TreeAttention:
         query_gradient = torch.empty_like(saved.queries)
         context_gradient = torch.zeros_like(saved.keys_values)
         kept = iter(saved.weights)
-        for bucket in self._buckets:
-            query, key, value = self._views(bucket, saved.queries, saved.keys_values)
-            query_grad, key_grad, value_grad = self._views(bucket, query_gradient, context_gradient)
-            output = self._query_view(bucket, outputs)
-            for block in bucket.blocks:
-                some, rows = self._part(block)
-                weights = next(kept) if self._keep_weights else self._weights(block, query, key)
-                out = output[:some, rows]
-                value_grad[:some, : block.keys].baddbmm_(weights.transpose(1, 2), out)
-                scores = torch.bmm(out, value[:some, : block.keys].transpose(1, 2))
-                scores = torch._softmax_backward_data(scores, weights, -1, scores.dtype)
-                torch.bmm(scores, key[:some, : block.keys], out=query_grad[:some, rows])
-                key_grad[:some, : block.keys].baddbmm_(scores.transpose(1, 2), query[:some, rows])
+        steps = zip(self._steps(saved.keys_values), self._steps(context_gradient), strict=True)
+        for (block, key, value), (_, key_gradient, value_gradient) in steps:
+            query, output = self._queries_of(block, saved.queries), self._queries_of(block, outputs)
+            weights = next(kept) if self._keep_weights else self._weights(block, query, key)
+            value_gradient += torch.bmm(weights.transpose(1, 2), output)
+            scores = torch.bmm(output, value.transpose(1, 2))
+            scores = torch._softmax_backward_data(scores, weights, -1, scores.dtype)
+            torch.bmm(scores, key, out=self._queries_of(block, query_gradient))
+            key_gradient += torch.bmm(scores.transpose(1, 2), query)
         return query_gradient.index_select(0, self._slots).view(-1, self._kv_heads * width), context_gradient
 
     def add_to_nodes(self, context_gradient: Tensor, nodes: int) -> Tensor:
@@ -187,35 +157,95 @@ class TreeAttention:
         return total.index_add_(0, self._key_index, context_gradient).view(nodes, -1)
 
     def _weights(self, block: _Block, query: Tensor, key: Tensor) -> Tensor:
-        some, rows = self._part(block)
-        scores = torch.bmm(query[:some, rows], key[:some, : block.keys].transpose(1, 2))
-        shape = (block.rows, self._kv_heads, block.last - block.first, self._share, block.keys)
-        scores.view(shape).add_(block.mask)
+        scores = torch.bmm(query, key.transpose(1, 2))
+        scores.view(block.rows, self._kv_heads, block.queries, self._share, block.keys).add_(block.mask)
         return torch.softmax(scores, -1)
 
-    def _part(self, block: _Block) -> tuple[int, slice]:
-        return block.rows * self._kv_heads, slice(block.first * self._share, block.last * self._share)
+    def _queries_of(self, block: _Block, flat: Tensor) -> Tensor:
+        """``[rows * kv_heads, queries * share, head_dim]``."""
+        count = block.rows * self._kv_heads
+        part = flat[block.start : block.start + count * block.queries]
+        return part.view(count, block.queries * self._share, self._head_dim)
 
-    def _query_view(self, bucket: _Bucket, flat: Tensor) -> Tensor:
-        count = bucket.rows * self._kv_heads
-        part = flat[bucket.query_start : bucket.query_start + count * bucket.queries]
-        return part.view(count, bucket.queries * self._share, self._head_dim)
-
-    def _views(self, bucket: _Bucket, queries: Tensor, context: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        count = bucket.rows * self._kv_heads
-        part = context[bucket.key_start : bucket.key_start + count * bucket.keys]
-        both = part.view(count, bucket.keys, 2 * self._head_dim)
-        return self._query_view(bucket, queries), both[..., : self._head_dim], both[..., self._head_dim :]
-
-
-def _filled(values: np.ndarray, length: int) -> np.ndarray:
-    """``values`` padded to ``length`` with the last one."""
-    return np.pad(values, (0, length - len(values)), mode="edge")
+    def _steps(self, context: Tensor) -> Iterator[tuple[_Block, Tensor, Tensor]]:
+        """Each block with its keys and values, ``[rows * kv_heads, keys, head_dim]`` views of ``context``."""
+        for bucket in self._buckets:
+            count = bucket.rows * self._kv_heads
+            part = context[bucket.start : bucket.start + count * bucket.keys].view(count, bucket.keys, -1)
+            for block in bucket.blocks:
+                both = part[: block.rows * self._kv_heads, : block.keys]
+                yield block, both[..., : self._head_dim], both[..., self._head_dim :]
 
 
-def _grouped(paths: Sequence[np.ndarray], queries: Sequence[np.ndarray]) -> list[list[int]]:
+class _Plan:
+    """Collects the layout of the flat buffers, bucket by bucket."""
+
+    def __init__(self, kv_heads: int, queries: int, device: torch.device) -> None:
+        self.scores = 0
+        self._heads = np.arange(kv_heads)[:, None]
+        self._device = device
+        self._slot_of = np.empty((queries, kv_heads), np.int64)
+        self._query_index: list[np.ndarray] = []
+        self._gradient_index: list[np.ndarray] = []
+        self._key_index: list[np.ndarray] = []
+        self._query_end = self._key_end = 0
+
+    def add(self, paths: Sequence[np.ndarray], queries: Sequence[np.ndarray], numbers: Sequence[np.ndarray]) -> _Bucket:
+        """A bucket of rows in falling order of the number of queries."""
+        length = max(int(positions[-1]) + 1 for positions in queries)
+        counts = np.array([len(positions) for positions in queries])
+        width = int(counts[0])
+        position = _stacked(queries, width)
+        number = _stacked(numbers, width)
+        start = self._key_end
+        self._key_end += self._append(self._key_index, _stacked(paths, length))
+        pieces = -(-width // BLOCK)
+        edges = [width * piece // pieces for piece in range(pieces + 1)]
+        blocks = tuple(self._block(position, number, counts, first, last) for first, last in pairwise(edges))
+        return _Bucket(len(paths), length, start, blocks)
+
+    def indices(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """What to gather into the flat buffers (queries, gradients of outputs, keys), and each query's slots."""
+        query, gradient, key = (
+            np.concatenate(index) for index in (self._query_index, self._gradient_index, self._key_index)
+        )
+        return query, gradient, key, self._slot_of.reshape(-1)
+
+    def _block(self, position: np.ndarray, number: np.ndarray, counts: np.ndarray, first: int, last: int) -> _Block:
+        rows = int((counts > first).sum())
+        position, number = position[:rows, first:last], number[:rows, first:last]
+        keys = int(position.max()) + 1
+        real = np.arange(first, last) < counts[:rows, None]
+        start = self._query_end
+        size = self._append(self._query_index, number)
+        self._append(self._gradient_index, np.where(real, number, len(self._slot_of)))
+        slots = start + np.arange(size).reshape(rows, len(self._heads), last - first)
+        self._slot_of[number[real]] = slots.transpose(0, 2, 1)[real]
+        self._query_end += size
+        self.scores += rows * (last - first) * keys
+        hidden = np.arange(keys) > position[..., None]
+        mask = np.where(hidden, np.float32(-np.inf), np.float32(0.0))[:, None, :, None]
+        return _Block(rows, last - first, keys, start, torch.from_numpy(mask).to(self._device))
+
+    def _append(self, index: list[np.ndarray], values: np.ndarray) -> int:
+        """Add ``[rows, n]`` node or query numbers as ``[rows, kv_heads, n]`` row numbers; returns how many."""
+        index.append((values[:, None] * len(self._heads) + self._heads).reshape(-1))
+        return len(index[-1])
+
+
+def _stacked(rows: Sequence[np.ndarray], width: int) -> np.ndarray:
+    """Rows cut or padded to ``width``, with the last value."""
+    result = np.empty((len(rows), width), np.int64)
+    for place, row in enumerate(rows):
+        length = min(len(row), width)
+        result[place, :length] = row[:length]
+        result[place, length:] = row[length - 1]
+    return result
+
+
+def _grouped(queries: Sequence[np.ndarray]) -> list[list[int]]:
     """Buckets of rows with similar shapes, each in falling order of the number of queries."""
-    order = sorted((row for row in range(len(paths)) if len(queries[row])), key=lambda row: (-len(queries[row]), row))
+    order = sorted((row for row in range(len(queries)) if len(queries[row])), key=lambda row: (-len(queries[row]), row))
     groups: list[list[int]] = []
     width = length = 0
     for row in order:
@@ -231,18 +261,3 @@ def _grouped(paths: Sequence[np.ndarray], queries: Sequence[np.ndarray]) -> list
             groups[-1].append(row)
             length = longer
     return groups
-
-
-def _blocks(queries: Sequence[np.ndarray], positions: np.ndarray, device: torch.device) -> tuple[_Block, ...]:
-    blocks: list[_Block] = []
-    width = positions.shape[1]
-    pieces = -(-width // BLOCK)
-    edges = [width * piece // pieces for piece in range(pieces + 1)]
-    for first, last in pairwise(edges):
-        rows = sum(len(own) > first for own in queries)
-        part = positions[:rows, first:last]
-        keys = int(part.max()) + 1
-        hidden = np.arange(keys)[None, None] > part[..., None]
-        mask = np.where(hidden, np.float32(-np.inf), np.float32(0.0))[:, None, :, None]
-        blocks.append(_Block(rows, first, last, keys, torch.from_numpy(mask).to(device)))
-    return tuple(blocks)
