@@ -102,10 +102,8 @@ def ids_of(span: Span) -> np.ndarray:
 
 
 def span_of(ids: list[int]) -> TokenSpan:
-    """An immutable observation span."""
-    array = np.array(ids, dtype=np.int32)
-    array.flags.writeable = False
-    return TokenSpan.of(array)
+    """An observation span."""
+    return TokenSpan.of(ids)
 
 
 def without_stop(ids: np.ndarray, stop_ids: tuple[int, ...]) -> np.ndarray:
