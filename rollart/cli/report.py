@@ -48,7 +48,13 @@ def conclude(folder: Path) -> int:
         return FAILED
     except (OSError, ValueError) as error:
         raise UserError(f"{folder}: {error}") from error
-    console.print(result_table(summary))
+    if any(
+        domain.success_before is not None or domain.success_random is not None for domain in summary.domains.values()
+    ):
+        console.print(result_table(summary))
+    else:
+        why = "evaluation.instances is 0, or the run ended before the first pass"
+        console.print(f"no held-out results: {why}", soft_wrap=True)
     with contextlib.suppress(FileNotFoundError):
         console.print(f"checkpoint  {latest(folder).checkpoint}", soft_wrap=True)
     console.print(f"summary     {folder / 'summary.json'}", soft_wrap=True)

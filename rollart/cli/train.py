@@ -96,7 +96,10 @@ def _train(folder: Path, config: Config, resume: bool) -> int:
         raise
     except Exception as error:  # noqa: BLE001 - the run's boundary: whatever ended it becomes one line and a code
         return _failed(folder, error)
-    return INTERRUPTED if result.interrupted else OK
+    if result.interrupted:
+        print(f"rollart: interrupted; to go on: rollart train CONFIG.yaml --resume {folder}", file=sys.stderr)
+        return INTERRUPTED
+    return OK
 
 
 def _failed(folder: Path, error: Exception) -> int:

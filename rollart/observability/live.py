@@ -95,7 +95,7 @@ class LiveProgress:
             case Evaluated(domain=domain, policy=policy, version=version):
                 who = "random policy" if policy == "random" else f"version {version}"
                 return f"held-out {domain}, {who}: success {_cell(event.success)}, reward {_cell(event.reward)}"
-            case Alarm(subject=subject, message=message):
+            case Alarm(subject=subject, message=message) if not self.state.repeated:
                 return f"alarm {subject}: {message}"
             case DomainSuspended(domain=domain, reason=reason):
                 return f"alarm: domain {domain} suspended: {reason}"

@@ -93,6 +93,7 @@ class LiveState:
         evaluating: Held-out instances played in the present pass.
         checkpoint: Path of the newest checkpoint.
         messages: Newest alarms and notices.
+        repeated: Whether the newest alarm says what the last one of its subject said.
     """
 
     def __init__(self) -> None:
@@ -112,6 +113,8 @@ class LiveState:
         self.evaluating = 0
         self.checkpoint: str | None = None
         self.messages: deque[str] = deque(maxlen=MESSAGES)
+        self.repeated = False
+        self._alarms: dict[str, str] = {}
         self._states: dict[TrajectoryId, str] = {}
         self._formed: dict[int, dict[str, int]] = {}
         self._fold: dict[type[Event], Callable[[Any], None]] = {
@@ -130,7 +133,7 @@ class LiveState:
             EvaluationEnded: self._evaluation_ended,
             Evaluated: self._evaluated,
             CheckpointSaved: self._checkpoint_saved,
-            Alarm: lambda event: self.messages.append(f"{event.subject}: {event.message}"),
+            Alarm: self._alarm,
             Fallback: lambda event: self.messages.append(
                 f"{event.subject}: wanted {event.wanted}, took {event.taken} ({event.reason})"
             ),
@@ -154,6 +157,13 @@ class LiveState:
 
     def _run_ended(self, event: RunEnded) -> None:
         self.ended = event.reason
+
+    def _alarm(self, event: Alarm) -> None:
+        """An alarm that is repeated word by word is shown once."""
+        self.repeated = self._alarms.get(event.subject) == event.message
+        self._alarms[event.subject] = event.message
+        if not self.repeated:
+            self.messages.append(f"{event.subject}: {event.message}")
 
     def _worker_placed(self, event: WorkerPlaced) -> None:
         self.placed[event.worker] = event

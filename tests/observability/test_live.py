@@ -68,7 +68,8 @@ def test_without_a_terminal_there_is_one_plain_line_an_iteration(run_folder: Pat
 def test_alarms_are_lines_too() -> None:
     console, out = _console(terminal=False)
     with LiveProgress(console) as live:
-        live.emit(Alarm("stall", "get_batch(3) waits for groups"))
+        for _ in range(3):
+            live.emit(Alarm("stall", "get_batch(3) waits for groups"))
         live.emit(DomainSuspended("lake", "8 groups failed in a row"))
 
     assert out.getvalue().splitlines() == [
