@@ -12,22 +12,30 @@ def describe_algorithm(config: Config) -> str:
 
 def _advantage(config: Config) -> str:
     rollout, training = config.rollout, config.training
-    scale = ", divided by the group's standard deviation" if training.advantage_norm == "std" else ""
+    scales = {"std": ", divided by the group's standard deviation", "domain": ", divided by its domain's deviation"}
+    scale = scales.get(training.advantage_norm, "")
     dropped = "; groups with equal rewards are dropped" if rollout.filter_zero_variance else ""
     return f"GRPO: the advantage is the reward minus the mean of its group of {rollout.group_size}{scale}{dropped}."
 
 
 def _loss(config: Config) -> str:
     training = config.training
-    over = "all trained tokens of the batch" if training.loss_norm == "token" else "sequences, each over its tokens"
+    over = {
+        "token": "all trained tokens of the batch",
+        "sequence": "sequences, each over its tokens",
+        "domain": "domains, each over its tokens",
+    }[training.loss_norm]
     parts = [
         f"The policy ratio is clipped to [{1 - training.clip_low:g}, {1 + training.clip_high:g}]",
         f"the loss is averaged over {over}",
     ]
     if training.correction == "tis":
         parts.append(f"importance weights against the behaviour policy are truncated at {training.correction_cap:g}")
-    if training.entropy_bonus:
-        parts.append(f"the mean token entropy is rewarded with {training.entropy_bonus:g}")
+    bonuses = {name: domain.entropy_bonus for name, domain in config.domains.items() if domain.entropy_bonus}
+    if training.entropy_bonus or bonuses:
+        own = "".join(f", {bonus:g} for {name}" for name, bonus in bonuses.items())
+        end = f" falling to {training.entropy_end:g} of it" if training.entropy_end < 1 else ""
+        parts.append(f"the mean token entropy is rewarded with {training.entropy_bonus:g}{own}{end}")
     return f"{', '.join(parts)}."
 
 

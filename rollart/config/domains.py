@@ -45,6 +45,8 @@ class DomainConfig(Section):
     """Nucleus mass."""
     top_k: int = Field(0, ge=0)
     """0 turns it off."""
+    entropy_bonus: float | None = Field(None, ge=0)
+    """Coefficient of this domain's token entropy instead of ``training.entropy_bonus``."""
     truncated: Literal["train", "mask"] = "train"
     """Whether a trajectory that a limit cut is trained, or only counts in its group's baseline."""
     isolation: Literal["inline", "process"] | None = None

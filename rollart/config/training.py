@@ -23,10 +23,10 @@ class TrainingConfig(Section):
 
     algorithm: str = "grpo"
     """How advantages are estimated: ``grpo`` (relative to the group's mean), or your own ``module:function``."""
-    advantage_norm: Literal["std", "none"] = "std"
-    """Divide group advantages by the group's standard deviation, or not (Dr. GRPO)."""
-    loss_norm: Literal["token", "sequence"] = "token"
-    """Divide the loss by the batch's number of trained tokens, or average each sequence first."""
+    advantage_norm: Literal["std", "domain", "none"] = "std"
+    """Divide advantages by their group's standard deviation, by their domain's in the batch, or not (Dr. GRPO)."""
+    loss_norm: Literal["token", "sequence", "domain"] = "token"
+    """Average the loss over the batch's trained tokens, over sequences, or over each domain's tokens, then domains."""
     clip_low: float = Field(0.2, gt=0)
     """Lower clip of the policy ratio: 1 - clip_low."""
     clip_high: float = Field(0.28, gt=0)
@@ -36,7 +36,9 @@ class TrainingConfig(Section):
     correction_cap: float = Field(2.0, gt=0)
     """Truncation of the importance weights."""
     entropy_bonus: float = Field(0.0, ge=0)
-    """Coefficient of the mean token entropy."""
+    """Coefficient of the mean token entropy; a domain may set its own."""
+    entropy_end: float = Field(1.0, ge=0, le=1)
+    """Share of the entropy bonus that is left at the last iteration; it falls linearly."""
     epochs: int = Field(1, ge=1)
     """Passes over each batch."""
     minibatches: int = Field(1, ge=1)

@@ -16,7 +16,7 @@ user's module, named ``module:function`` in ``training.algorithm``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -48,8 +48,8 @@ def rewards_of(group: Group) -> np.ndarray:
 def group_relative(group: Group, config: TrainingConfig) -> np.ndarray:
     """GRPO (arXiv 2402.03300): reward minus the group's mean, divided by its standard deviation.
 
-    With ``advantage_norm: none`` it is not divided (Dr. GRPO, arXiv 2503.20783). The standard deviation
-    is that of the population, plus :data:`STD_FLOOR`.
+    With ``advantage_norm: none`` it is not divided (Dr. GRPO, arXiv 2503.20783), with ``domain`` not here
+    but by :func:`batch_advantages`. The standard deviation is that of the population, plus :data:`STD_FLOOR`.
     """
     rewards = rewards_of(group)
     if rewards.max() == rewards.min():
@@ -77,6 +77,27 @@ def group_advantages(group: Group, config: TrainingConfig) -> np.ndarray:
             f"it must return {len(group.members)} finite numbers"
         )
     return values
+
+
+def batch_advantages(groups: Sequence[Group], config: TrainingConfig) -> list[np.ndarray]:
+    """The advantages of all groups of a batch, each as of :func:`group_advantages`.
+
+    With ``advantage_norm: domain`` those of a domain are divided by their standard deviation over the whole
+    batch, so that domains with large and small rewards weigh alike while groups with hardly any spread stay
+    as small as they are.
+    """
+    values = [group_advantages(group, config) for group in groups]
+    if config.advantage_norm != "domain":
+        return values
+    scales = {
+        domain: float(np.sqrt(np.mean(np.square(np.concatenate(_of_domain(domain, groups, values)))))) + STD_FLOOR
+        for domain in {group.domain for group in groups}
+    }
+    return [value / scales[group.domain] for group, value in zip(groups, values, strict=True)]
+
+
+def _of_domain(domain: str, groups: Sequence[Group], values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [value for group, value in zip(groups, values, strict=True) if group.domain == domain]
 
 
 def trained_members(group: Group, masked_domains: Collection[str]) -> list[int]:

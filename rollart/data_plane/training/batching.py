@@ -19,6 +19,7 @@ Who calls it: the trainer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -27,7 +28,7 @@ import numpy as np
 
 from rollart.config.domains import DomainConfig
 from rollart.config.training import TrainingConfig
-from rollart.data_plane.training.advantages import group_advantages, trained_members
+from rollart.data_plane.training.advantages import batch_advantages, trained_members
 from rollart.types import Segment, TokenSpan, TrainBatch, Trajectory, TrajectoryId, VersionRun
 
 
@@ -43,6 +44,7 @@ class Row:
         behaviour: ``float32[m]``, their log-probabilities when they were sampled.
         on_policy: ``bool[m]``, whether the sampling weights were those of this batch's index.
         advantage: Of the trajectory.
+        entropy_bonus: Weight of the entropy of the row's tokens, relative to their surrogate.
         temperature: At which the domain samples.
         trajectory_tokens: Generated tokens in all segments of the trajectory.
     """
@@ -55,6 +57,7 @@ class Row:
     behaviour: np.ndarray
     on_policy: np.ndarray
     advantage: float
+    entropy_bonus: float
     temperature: float
     trajectory_tokens: int
 
@@ -65,10 +68,17 @@ class Totals:
 
     tokens: int
     sequences: int
+    domain_tokens: Mapping[str, int]
 
-    def coefficient(self, row: Row, norm: Literal["token", "sequence"]) -> float:
+    def coefficient(self, row: Row, norm: Literal["token", "sequence", "domain"]) -> float:
         """Weight of each of the row's entries; over a whole batch they sum to 1."""
-        return 1.0 / self.tokens if norm == "token" else 1.0 / (self.sequences * row.trajectory_tokens)
+        match norm:
+            case "token":
+                return 1.0 / self.tokens
+            case "sequence":
+                return 1.0 / (self.sequences * row.trajectory_tokens)
+            case "domain":
+                return 1.0 / (len(self.domain_tokens) * self.domain_tokens[row.id.domain])
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,7 @@ class MicroBatch:
         prediction_temperatures: ``float32[p]``.
         entry_predictions: ``int64[m]``, index into ``predictions`` of each entry, never falling.
         targets, behaviour, on_policy, advantages, coefficients: ``[m]``, the entries.
+        entropy_weights: ``float32[m]``, coefficient times entropy bonus.
     """
 
     tokens: np.ndarray
@@ -97,23 +108,41 @@ class MicroBatch:
     on_policy: np.ndarray
     advantages: np.ndarray
     coefficients: np.ndarray
+    entropy_weights: np.ndarray
 
 
-def rows_of(batch: TrainBatch, domains: Mapping[str, DomainConfig], config: TrainingConfig) -> list[Row]:
+def rows_of(
+    batch: TrainBatch, domains: Mapping[str, DomainConfig], config: TrainingConfig, entropy_scale: float = 1.0
+) -> list[Row]:
     """The rows of all trained trajectories in canonical order.
+
+    Args:
+        batch: What to train.
+        domains: Their settings.
+        config: Algorithm and normalisation.
+        entropy_scale: What is left of the entropy bonus in this iteration.
 
     Raises:
         ValueError: a trajectory cannot be trained (no score, no log-probabilities, ...); it is named.
     """
     masked = {name for name, domain in domains.items() if domain.truncated == "mask"}
     rows: list[Row] = []
-    for group in batch.groups:
-        advantages = group_advantages(group, config)
-        temperature = domains[group.domain].temperature if group.domain in domains else 1.0
+    for group, advantages in zip(batch.groups, batch_advantages(batch.groups, config), strict=True):
+        domain = domains.get(group.domain)
+        temperature = 1.0 if domain is None else domain.temperature or 1.0
+        bonus = config.entropy_bonus if domain is None or domain.entropy_bonus is None else domain.entropy_bonus
         for position in trained_members(group, masked):
             member = group.members[position]
             for index, segment in enumerate(member.segments):
-                row = _row(member, index, segment, batch.index, float(advantages[position]), temperature or 1.0)
+                row = _row(
+                    member,
+                    index,
+                    segment,
+                    batch.index,
+                    advantage=float(advantages[position]),
+                    entropy_bonus=bonus * entropy_scale,
+                    temperature=temperature,
+                )
                 if row is not None:
                     rows.append(row)
     rows.sort(key=lambda row: (row.id, row.segment))
@@ -121,7 +150,14 @@ def rows_of(batch: TrainBatch, domains: Mapping[str, DomainConfig], config: Trai
 
 
 def _row(
-    member: Trajectory, index: int, segment: Segment, version: int, advantage: float, temperature: float
+    member: Trajectory,
+    index: int,
+    segment: Segment,
+    version: int,
+    *,
+    advantage: float,
+    entropy_bonus: float,
+    temperature: float,
 ) -> Row | None:
     ids: list[bytes] = []
     logprobs: list[bytes] = []
@@ -158,6 +194,7 @@ def _row(
         behaviour=behaviour,
         on_policy=np.array([run.version == version for run in runs]).repeat([run.length for run in runs]),
         advantage=advantage,
+        entropy_bonus=entropy_bonus,
         temperature=temperature,
         trajectory_tokens=member.generated_tokens,
     )
@@ -175,12 +212,12 @@ def _check_action(member: Trajectory, action: TokenSpan, versions: Sequence[Vers
 
 def totals_of(rows: Iterable[Row]) -> Totals:
     """Global counts over ``rows``; a trajectory with several segments is one sequence."""
-    tokens = 0
+    domain_tokens: Counter[str] = Counter()
     sequences: set[TrajectoryId] = set()
     for row in rows:
-        tokens += len(row.targets)
+        domain_tokens[row.id.domain] += len(row.targets)
         sequences.add(row.id)
-    return Totals(tokens, len(sequences))
+    return Totals(domain_tokens.total(), len(sequences), dict(domain_tokens))
 
 
 def minibatches_of(rows: Sequence[Row], parts: int) -> list[list[Row]]:
@@ -255,6 +292,7 @@ def _pack(rows: Sequence[Row], totals: Totals, config: TrainingConfig, share_pre
     predictions, entry_predictions = np.unique(keys, return_inverse=True)
     order = np.argsort(entry_predictions, kind="stable")
     coefficients = [totals.coefficient(row, config.loss_norm) for row in rows]
+    entropies = [row.entropy_bonus * coefficient for row, coefficient in zip(rows, coefficients, strict=True)]
     return MicroBatch(
         tokens=np.concatenate([row.ids[start:] for row, start in zip(rows, owned_from, strict=True)]).astype(np.int64),
         positions=np.concatenate([np.arange(start, len(row.ids)) for row, start in zip(rows, owned_from, strict=True)]),
@@ -268,4 +306,5 @@ def _pack(rows: Sequence[Row], totals: Totals, config: TrainingConfig, share_pre
         on_policy=np.concatenate([row.on_policy for row in rows])[order],
         advantages=np.repeat([row.advantage for row in rows], sizes)[order].astype(np.float32),
         coefficients=np.repeat(coefficients, sizes)[order].astype(np.float32),
+        entropy_weights=np.repeat(entropies, sizes)[order].astype(np.float32),
     )

@@ -214,6 +214,7 @@ def agrees(fast: FastForward, model: PreTrainedModel) -> bool:
         behaviour=np.zeros(_PROBE_LENGTH, np.float32),
         on_policy=np.ones(_PROBE_LENGTH, bool),
         advantage=1.0,
+        entropy_bonus=0.0,
         temperature=1.0,
         trajectory_tokens=_PROBE_LENGTH,
     )

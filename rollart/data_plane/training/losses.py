@@ -18,8 +18,9 @@ the cap: a token whose probability rose a thousandfold since it was sampled cann
 The loss of an entry with advantage A, ratio r (truncated: r' with the gradient ``min(r, cap) * grad
 log p``), weight w and coefficient c is::
 
-    c * ( -w * A * (r'  if not clipped else  clip(r))  -  entropy_bonus * H )
+    c * ( -w * A * (r'  if not clipped else  clip(r))  -  e * H )
 
+where e is the entropy bonus of its domain in this iteration and H the entropy of its distribution.
 clipped means (A > 0 and r > 1 + clip_high) or (A < 0 and r < 1 - clip_low); it has no gradient. The
 coefficients divide by global counts (see :mod:`rollart.data_plane.training.batching`), so losses of
 micro-batches add up to the loss of the batch.
@@ -48,7 +49,8 @@ class Entries:
     Attributes:
         behaviour: Log-probabilities under the behaviour policy.
         proximal: Under the proximal policy, or ``None`` when it is the target or the behaviour policy.
-        advantages, coefficients: As in :class:`~rollart.data_plane.training.batching.MicroBatch`.
+        advantages, coefficients, entropy_weights: As in
+            :class:`~rollart.data_plane.training.batching.MicroBatch`.
         on_policy: ``bool``.
     """
 
@@ -56,6 +58,7 @@ class Entries:
     proximal: Tensor | None
     advantages: Tensor
     coefficients: Tensor
+    entropy_weights: Tensor
     on_policy: Tensor
 
     def part(self, part: slice) -> Entries:
@@ -65,6 +68,7 @@ class Entries:
             None if self.proximal is None else self.proximal[part],
             self.advantages[part],
             self.coefficients[part],
+            self.entropy_weights[part],
             self.on_policy[part],
         )
 
@@ -141,8 +145,8 @@ def policy_loss(
     # exp(log p - detached log p) is 1 with the gradient of log p, so the truncated ratio stays outside of it.
     moving = ratio.clamp(max=cap) * (log_probabilities - current).exp()
     loss = -(entries.coefficients * weight * torch.where(clipped, bound, moving) * entries.advantages).sum()
-    if config.entropy_bonus:
-        loss = loss - config.entropy_bonus * (entries.coefficients * entropies).sum()
+    if entropies.requires_grad:
+        loss = loss - (entries.entropy_weights * entropies).sum()
     sums.add(_sums(loss, entropies, ratio, clipped, importance > cap, current, entries))
     return loss
 

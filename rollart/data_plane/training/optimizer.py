@@ -43,6 +43,12 @@ def learning_rate(config: TrainingConfig, iteration: int, iterations: int) -> fl
     return config.final_learning_rate + (config.learning_rate - config.final_learning_rate) * remaining
 
 
+def entropy_scale(config: TrainingConfig, iteration: int, iterations: int) -> float:
+    """What is left of the entropy bonus: 1 at the first iteration, ``entropy_end`` at the last, linear between."""
+    progress = min(1.0, iteration / max(1, iterations - 1))
+    return 1.0 - (1.0 - config.entropy_end) * progress
+
+
 class Optimizer:
     """AdamW over a model's parameters; weight decay acts on matrices only.
 

@@ -43,7 +43,7 @@ from rollart.data_plane.training.forward import PaddedForward, PolicyForward
 from rollart.data_plane.training.health import alarms, batch_metrics
 from rollart.data_plane.training.losses import Entries, LossSums, metrics_of, policy_loss
 from rollart.data_plane.training.models import load_model, weights_of
-from rollart.data_plane.training.optimizer import Optimizer, learning_rate
+from rollart.data_plane.training.optimizer import Optimizer, entropy_scale, learning_rate
 from rollart.data_plane.training.trainer import Trainer, TrainerInfo
 from rollart.data_plane.weights.layout import checksum_of
 from rollart.data_plane.weights.store import Manifest, NamedBytes, WeightWriter
@@ -120,10 +120,12 @@ class TorchTrainer(Trainer):
             what = "was trained already" if batch.index < self._version else "comes too early"
             raise ValueError(f"batch {batch.index} {what}: the trainer holds version {self._version}")
         began = time.perf_counter()
-        rows = rows_of(batch, self._config.domains, self._training)
+        iterations = self._config.run.iterations
+        scale = entropy_scale(self._training, batch.index, iterations)
+        rows = rows_of(batch, self._config.domains, self._training, scale)
         self._check_tokens(rows)
         metrics = batch_metrics(batch, rows)
-        rate = learning_rate(self._training, batch.index, self._config.run.iterations)
+        rate = learning_rate(self._training, batch.index, iterations)
         metrics |= self._optimize(self._plan(rows), rate)
         metrics |= {"learning_rate": rate, "tokens": float(totals_of(rows).tokens)}
         self._version = batch.index + 1
@@ -194,7 +196,7 @@ class TorchTrainer(Trainer):
         training = self._training
         steps: list[_Step] = []
         for part in minibatches_of(rows, training.minibatches) or [[]]:
-            useful = [row for row in part if row.advantage != 0.0 or training.entropy_bonus]
+            useful = [row for row in part if row.advantage != 0.0 or row.entropy_bonus]
             packed = micro_batches(useful, totals_of(part), training, share_prefixes=self._forward.share_prefixes)
             steps.append(_Step(list(packed), []))
         several = training.epochs * len(steps) > 1
@@ -234,13 +236,14 @@ class TorchTrainer(Trainer):
                 proximal=proximal,
                 advantages=self._tensor(micro_batch.advantages),
                 coefficients=self._tensor(micro_batch.coefficients),
+                entropy_weights=self._tensor(micro_batch.entropy_weights),
                 on_policy=self._tensor(micro_batch.on_policy),
             )
 
             def loss(values: Tensor, entropies: Tensor, part: slice, entries: Entries = entries) -> Tensor:
                 return policy_loss(values, entropies, entries.part(part), self._training, sums)
 
-            self._forward.accumulate(micro_batch, loss, entropy_gradient=self._training.entropy_bonus > 0)
+            self._forward.accumulate(micro_batch, loss, entropy_gradient=bool(micro_batch.entropy_weights.any()))
         self._forward.collect()
         return sums.read()
 
