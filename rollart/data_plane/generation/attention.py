@@ -11,7 +11,7 @@ in every layer: it writes the new keys and values to the sessions' slots, then c
 * ``Tokens``: the same tokens, but each computed as a row of fixed width of its own, so that its bits depend on
   its history alone (deterministic mode).
 
-Grouped-query heads are folded into the query dimension where that saves work. The plan (views, masks, indices) is
+The plan (views, masks, indices) is
 made once a step, not once a layer. Invariant: within one call, a token's keys are written before any
 token attends, and a token attends to positions up to its own only.
 
@@ -141,7 +141,7 @@ def _row_attention(
     rows, heads, dim = query.shape
     kv_heads = keys.shape[1]
     # the query heads that share a key head are as good as query positions, since none masks another
-    folded = query.reshape(rows, kv_heads, heads // kv_heads, dim)
+    folded = query.view(rows, kv_heads, heads // kv_heads, dim)
     return sdpa(folded, keys, values, attn_mask=mask, scale=scale).reshape(rows, heads, dim)
 
 
@@ -235,12 +235,12 @@ def attend(
 
     Args:
         module: The attention module; its ``layer_idx`` names the layer.
-        query: ``[1, heads, T, head_dim]``.
-        key, value: ``[1, kv_heads, T, head_dim]``, of the new tokens only.
+        query: ``[1, heads, T, head_dim]``, or ``[T, heads, 1, head_dim]`` for tokens as a batch of sequences of one.
+        key, value: The same with ``kv_heads``, of the new tokens only.
         rollart_plan: The step's plan, passed through the model's keyword arguments.
 
     Returns:
-        ``[1, T, heads, head_dim]``, and no weights.
+        ``[1, T, heads, head_dim]`` or ``[T, 1, heads, head_dim]``, and no weights.
 
     Raises:
         UnsupportedAttention: the plan did not arrive, or the model asks for a window, a soft cap or sinks.
@@ -257,14 +257,15 @@ def attend(
         raise UnsupportedAttention("the model's attention has a soft cap or sinks, which the torch engine lacks")
     layer = int(module.layer_idx)  # type: ignore[arg-type]
     cache.write(layer, index, key, value)
-    rows = query[0].transpose(0, 1)
+    batch, heads, length, dim = query.shape
+    rows = query.transpose(1, 2).reshape(batch * length, heads, dim)
     if len(pieces) == 1 and pieces[0].count == tokens:
-        return pieces[0].attend(cache, layer, rows, scaling).unsqueeze(0), None
-    out = torch.zeros_like(rows, memory_format=torch.contiguous_format)
+        return pieces[0].attend(cache, layer, rows, scaling).reshape(batch, length, heads, dim), None
+    out = torch.zeros_like(rows)
     for piece in pieces:
         part = slice(piece.first, piece.first + piece.count)
         out[part] = piece.attend(cache, layer, rows[part], scaling)
-    return out.unsqueeze(0), None
+    return out.view(batch, length, heads, dim), None
 
 
 AttentionInterface.register(IMPLEMENTATION, attend)

@@ -66,7 +66,7 @@ class KVCache:
         return index
 
     def write(self, layer: int, index: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Store keys and values of ``T`` tokens, each given as ``[1, kv_heads, T, head_dim]``."""
+        """Store keys and values of ``T`` tokens, ``[1, kv_heads, T, head_dim]`` or ``[T, kv_heads, 1, head_dim]``."""
         self._flat_keys[layer].index_copy_(0, index, keys.transpose(1, 2).reshape(-1, self.head_dim))
         self._flat_values[layer].index_copy_(0, index, values.transpose(1, 2).reshape(-1, self.head_dim))
 

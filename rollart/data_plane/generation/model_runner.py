@@ -27,6 +27,7 @@ from transformers import PreTrainedModel
 
 from rollart.data_plane.generation.attention import IMPLEMENTATION, Planner, StepPlan, TokenRun, UnsupportedAttention
 from rollart.data_plane.generation.kv_cache import KVCache
+from rollart.data_plane.generation.norms import fuse_norms
 from rollart.data_plane.generation.weight_loading import check_manifest, load_weights, model_checksum
 from rollart.data_plane.weights.store import Manifest
 
@@ -93,6 +94,7 @@ class ModelRunner:
             model.set_attn_implementation(IMPLEMENTATION)
         except (ValueError, KeyError, AttributeError) as error:
             raise UnsupportedModel(f"{self._name} does not take an attention function ({error}): {_REMEDY}") from error
+        fuse_norms(model)
         self._compare(reference)
         if rows is not None:
             self._rows = self._stable_rows(rows)
@@ -134,7 +136,7 @@ class ModelRunner:
             first += run.size
         index = self._cache.write_index(batch.slots, batch.positions)
         plan = StepPlan(self._cache, self._tensor(index), pieces, len(batch.tokens))
-        return self._run(batch.tokens, batch.positions, plan, batch.sample)
+        return self._run(batch.tokens, batch.positions, plan, batch.sample if batch.chunks else None)
 
     def _fixed_forwards(self, batch: Batch, rows: int) -> torch.Tensor:
         total = len(batch.tokens)
@@ -152,20 +154,24 @@ class ModelRunner:
             ]
             index = self._cache.write_index(slots, positions)
             plan = StepPlan(self._cache, self._tensor(index), pieces, rows)
-            block = self._run(tokens, positions, plan, np.arange(rows))
+            block = self._run(tokens, positions, plan, None)
             wanted = batch.sample[(batch.sample >= start) & (batch.sample < end)] - start
             logits.append(block[self._tensor(wanted)])
         return torch.cat(logits)
 
-    def _run(self, tokens: np.ndarray, positions: np.ndarray, plan: StepPlan, sample: np.ndarray) -> torch.Tensor:
+    def _run(
+        self, tokens: np.ndarray, positions: np.ndarray, plan: StepPlan, sample: np.ndarray | None
+    ) -> torch.Tensor:
+        """One forward. ``sample=None`` samples every token: they then go as a batch of sequences of one token."""
+        axis = 0 if sample is not None else 1
         output = self.model(
-            input_ids=self._tensor(tokens)[None],
-            position_ids=self._tensor(positions)[None],
+            input_ids=self._tensor(tokens).unsqueeze(axis),
+            position_ids=self._tensor(positions).unsqueeze(axis),
             use_cache=False,
-            logits_to_keep=self._tensor(sample),
+            logits_to_keep=0 if sample is None else self._tensor(sample),
             rollart_plan=plan,
         )
-        logits: torch.Tensor = output.logits[0].float()
+        logits: torch.Tensor = output.logits.squeeze(axis).float()
         return logits
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:

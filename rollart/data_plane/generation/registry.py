@@ -31,6 +31,7 @@ class EngineSetup(msgspec.Struct, frozen=True):
         seed: Of the sampling noise; the same for all engines of a run, so that it does not matter which one generates.
         version: Of the weights in ``model``.
         bucket_bytes: Of the weight store.
+        context: Longest history that will be asked for; ``None`` if that is not known.
     """
 
     address: EngineAddress
@@ -38,6 +39,7 @@ class EngineSetup(msgspec.Struct, frozen=True):
     seed: int
     version: int = 0
     bucket_bytes: int = 1 << 30
+    context: int | None = None
 
 
 Factory = Callable[[EngineConfig, EngineSetup], EngineCore]

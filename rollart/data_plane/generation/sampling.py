@@ -24,6 +24,8 @@ from rollart.types import TrajectoryId, derive_seed
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
+_SHIFTS = np.array([30, 27, 31, 12], np.uint64)
+_ONE = np.uint64(1)
 
 
 def noise_key(seed: int, trajectory: TrajectoryId) -> int:
@@ -41,12 +43,11 @@ def uniforms(keys: np.ndarray, positions: np.ndarray) -> np.ndarray:
     Returns:
         ``float64[n]``.
     """
-    with np.errstate(over="ignore"):
-        state = keys + _GOLDEN * (positions.astype(np.uint64) + np.uint64(1))
-        state = (state ^ (state >> np.uint64(30))) * _MIX_1
-        state = (state ^ (state >> np.uint64(27))) * _MIX_2
-        state ^= state >> np.uint64(31)
-    numbers: np.ndarray = (state >> np.uint64(12)).astype(np.float64) * 2.0**-52
+    state = keys + _GOLDEN * (positions.astype(np.uint64) + _ONE)  # modulo 2^64
+    state = (state ^ (state >> _SHIFTS[0])) * _MIX_1
+    state = (state ^ (state >> _SHIFTS[1])) * _MIX_2
+    state ^= state >> _SHIFTS[2]
+    numbers: np.ndarray = (state >> _SHIFTS[3]).astype(np.float64) * 2.0**-52
     return numbers
 
 
@@ -76,19 +77,18 @@ def sample(logits: torch.Tensor, parameters: RowParameters | None, noise: np.nda
         Tokens ``int64[n]`` and log-probabilities ``float32[n]``; not finite where the logits are not.
     """
     uniform = torch.from_numpy(noise).to(logits.device)[:, None]
-    if parameters is None:
-        scores, greedy = logits, None
-    else:
-        scores, greedy = _process(logits, parameters)
-    logprobs = torch.log_softmax(scores, -1)
-    cumulative = logprobs.exp().cumsum(-1, dtype=torch.float64)
+    scores, greedy = (logits, None) if parameters is None else _process(logits, parameters)
+    probabilities = torch.softmax(scores, -1)
+    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
     # right=True finds the first token whose cumulative mass exceeds the noise, so one of mass 0 never wins
     tokens = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
     tokens.clamp_(max=logits.shape[1] - 1)  # NaN logits only
     if greedy is not None:
         tokens = torch.where(greedy, logits.argmax(-1, keepdim=True), tokens)
-    chosen = logprobs.gather(-1, tokens)
-    return tokens[:, 0].cpu().numpy(), chosen[:, 0].cpu().numpy()
+    chosen = probabilities.gather(-1, tokens)[:, 0].cpu().numpy()
+    with np.errstate(divide="ignore"):
+        logprobs: np.ndarray = np.log(chosen)
+    return tokens[:, 0].cpu().numpy(), logprobs
 
 
 def _process(logits: torch.Tensor, parameters: RowParameters) -> tuple[torch.Tensor, torch.Tensor | None]:

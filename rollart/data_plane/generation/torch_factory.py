@@ -32,7 +32,7 @@ def build_torch_core(config: EngineConfig, setup: EngineSetup) -> TorchEngineCor
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
     model = load_model(setup.model, config.dtype, device)
-    context = max_context(config, model, setup.model)
+    context = max_context(config, model, setup)
     sessions = config.max_sessions
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -49,18 +49,20 @@ def build_torch_core(config: EngineConfig, setup: EngineSetup) -> TorchEngineCor
     )
 
 
-def max_context(config: EngineConfig, model: PreTrainedModel, name: str) -> int:
-    """Longest history: the configuration's, or the model's.
+def max_context(config: EngineConfig, model: PreTrainedModel, setup: EngineSetup) -> int:
+    """Longest history: the configuration's, else what will be asked for, else the model's.
 
     Raises:
-        UnsupportedModel: the configuration asks for more than the model has, or neither has a limit.
+        UnsupportedModel: the configuration or the domains ask for more than the model has, or nothing sets a limit.
     """
     limit: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    wanted = config.max_context
+    key, wanted = "engine.max_context", config.max_context
+    if wanted is None:
+        key, wanted = "the longest domains.NAME.max_context", setup.context
     if wanted is None and limit is None:
-        raise UnsupportedModel(f"model {name} names no longest sequence: set engine.max_context")
+        raise UnsupportedModel(f"model {setup.model} names no longest sequence: set engine.max_context")
     if wanted is not None and limit is not None and wanted > limit:
-        raise UnsupportedModel(f"engine.max_context is {wanted}, but model {name} ends at {limit}: lower it")
+        raise UnsupportedModel(f"{key} is {wanted}, but model {setup.model} ends at {limit}: lower it")
     return wanted or limit or 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rollart.config.config import Config
+from rollart.config.sizes import derived_sizes
 from rollart.data_plane.generation.emulated import EmulatedCore, EmulatedLengths, EmulatedSpeed
 from rollart.data_plane.generation.engine import Engine, EngineInfo, EngineStats, UpdateReport
 from rollart.data_plane.generation.registry import EngineSetup, build_engine
@@ -78,7 +79,8 @@ class Generator(EngineWorker):
 
     def __init__(self, config_json: str, model: str, number: int, store_run: str, store_fallback: str) -> None:
         config = Config.model_validate_json(config_json)
-        setup = EngineSetup(EngineAddress(number), model, config.run.seed, 0, config.weights.bucket_bytes)
+        context = derived_sizes(config).longest_context
+        setup = EngineSetup(EngineAddress(number), model, config.run.seed, 0, config.weights.bucket_bytes, context)
         super().__init__(build_engine(config.engine, setup, SharedMemoryReader(store_run, Path(store_fallback))))
 
 
