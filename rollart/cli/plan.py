@@ -91,7 +91,7 @@ def _sizes(config: Config) -> Iterator[str]:
         f"admission      at most {sizes.group_bound} groups live = (alpha {config.alpha} + 1) * "
         f"{rollout.groups_per_batch}{extra}, {sizes.trajectory_bound} trajectories"
     )
-    limited = ", limited by rollout.max_environments" if sizes.environments == rollout.max_environments else ""
+    limited = ", limited by rollout.max_environments" if sizes.environments < sizes.trajectory_bound else ""
     yield (
         f"environments   at most {sizes.environments} alive{limited}, {sizes.environments_per_host} on each of "
         f"{rollout.hosts} hosts"

@@ -13,12 +13,19 @@ class TinyModelConfig(Section):
     """A Qwen3-architecture model with random weights and a word-level tokenizer of its own."""
 
     hidden: int = Field(128, ge=8)
+    """Size of the hidden states."""
     layers: int = Field(3, ge=1)
+    """Decoder layers."""
     heads: int = Field(4, ge=1)
+    """Attention heads."""
     kv_heads: int = Field(2, ge=1)
+    """Heads of keys and values, a divisor of ``heads``."""
     head_dim: int = Field(32, ge=4)
+    """Size of one head, an even number."""
     intermediate: int = Field(256, ge=8)
+    """Size of the feed-forward layers."""
     max_length: int = Field(512, ge=16)
+    """Longest token history."""
     initializer_range: float = Field(0.08, gt=0)
     """Standard deviation of the initial weights."""
 

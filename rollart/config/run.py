@@ -12,7 +12,7 @@ Mode = Literal["sync", "rollart"]
 
 
 class RunConfig(Section):
-    """Section ``run``."""
+    """Section ``run``: the name, how long, how stale, and the seed."""
 
     name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of the run folder under ``dir``."""
@@ -77,7 +77,7 @@ class EvaluationConfig(Section):
 
 
 class LogConfig(Section):
-    """Section ``log``."""
+    """Section ``log``: what is kept besides the event log."""
 
     turns: bool = False
     """Write one record for each turn."""

@@ -44,9 +44,13 @@ class TrainingConfig(Section):
     minibatches: int = Field(1, ge=1)
     """Optimizer steps in one pass."""
     learning_rate: float = Field(1e-3, gt=0)
+    """Peak learning rate of AdamW."""
     weight_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay of AdamW."""
     beta1: float = Field(0.9, ge=0, lt=1)
+    """AdamW's decay of the mean gradient."""
     beta2: float = Field(0.99, ge=0, lt=1)
+    """AdamW's decay of the mean squared gradient."""
     max_grad_norm: float = Field(1.0, gt=0)
     """Gradients are clipped to this global norm."""
     warmup: int = Field(0, ge=0)
@@ -54,10 +58,13 @@ class TrainingConfig(Section):
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rate after the warm-up, down to ``final_learning_rate`` at the last iteration."""
     final_learning_rate: float = Field(0.0, ge=0)
+    """Where ``linear`` and ``cosine`` end."""
     micro_batch_tokens: int = Field(2048, ge=1)
     """Tokens of one forward-backward pass, padding included where rows are padded."""
     dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of weights, gradients and optimizer state."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where it runs."""
     threads: int = Field(1, ge=1)
     """Torch threads of the trainer process."""
     entropy_alarm: float = Field(0.02, ge=0)
@@ -75,5 +82,6 @@ class WeightsConfig(Section):
     """Section ``weights``: how versions travel from the trainer to the engines."""
 
     store: Literal["shared_memory"] = "shared_memory"
+    """The weight store implementation."""
     bucket_bytes: int = Field(1 << 30, ge=1 << 16)
     """Size of a bucket, the unit of push and pull."""
