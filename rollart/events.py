@@ -12,7 +12,6 @@ start writes a header of its own, and readers shift the records after it by the 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Protocol
@@ -315,7 +314,8 @@ class EventLog:
         self._now = now
         self._sequence = 0
         self._encoder = msgspec.json.Encoder()
-        self._file: IO[bytes] = (folder / f"{process}.jsonl").open("ab")
+        self._path = folder / f"{process}.jsonl"
+        self._file: IO[bytes] = self._path.open("ab")
         if self._file.tell():
             self._file.write(b"\n")  # ends the line that a crash may have torn; readers skip it
         self._file.write(self._encoder.encode(Header(SCHEMA_VERSION, run, process, wall_time)) + b"\n")
@@ -323,14 +323,26 @@ class EventLog:
     def emit(self, event: Event) -> None:
         line = self._encoder.encode({"n": self._sequence, "t": round(self._now() - self._origin, 6), "e": event})
         self._sequence += 1
-        self._file.write(line + b"\n")
+        try:
+            self._file.write(line + b"\n")
+        except OSError as error:
+            raise self._named(error) from error
 
     def flush(self) -> None:
-        self._file.flush()
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise self._named(error) from error
 
     def close(self) -> None:
-        with contextlib.closing(self._file):
-            self._file.flush()
+        try:
+            self._file.close()
+        except OSError as error:
+            raise self._named(error) from error
+
+    def _named(self, error: OSError) -> OSError:
+        """The error with the file that could not be written; a write to an open file does not know its name."""
+        return OSError(error.errno, error.strerror, str(self._path))
 
 
 class _Now(Protocol):

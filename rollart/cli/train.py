@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 import traceback
 from collections.abc import Sequence
@@ -104,6 +105,8 @@ def _train(folder: Path, config: Config, resume: bool) -> int:
 
 def _failed(folder: Path, error: Exception) -> int:
     what = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        what += f": free some space, then go on with --resume {folder} if it has a checkpoint"
     where = ""
     try:
         (folder / ERROR_LOG).write_text("".join(traceback.format_exception(error)), encoding="utf-8")

@@ -22,9 +22,13 @@ class PlacementConfig(Section):
     """Section ``placement``: pool by role; ``None`` follows the role's declared affinity."""
 
     train: str | None = None
+    """Pool of the trainer."""
     generate: str | None = None
+    """Pool of the engines."""
     environment: str | None = None
+    """Pool of the environment hosts."""
     reward: str | None = None
+    """Pool of the reward workers."""
     affinity: dict[str, str] = {}
     """Hardware class by domain for generation; ``default`` for the others."""
     deadline: float = Field(120.0, gt=0)

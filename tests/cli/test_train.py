@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +123,18 @@ def test_ctrl_c_before_anything_has_started(rollart: Any, folder: Path, monkeypa
     assert ran.code == 130
     assert "interrupted" in ran.err
     assert ran.err.count("\n") == 1
+
+
+def test_a_disk_that_fills_up_ends_the_run(rollart: Any, folder: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, hard))
+    try:
+        endless = ("run.iterations=100000", "run.mode=sync", "evaluation.instances=0", "log.trajectories=0")
+        ran = rollart("train", "CONFIG.yaml", *endless)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert ran.code == 1
+    failure = next(line for line in ran.err.splitlines() if "the run failed" in line)
+    assert "File too large: 'runs/small/events/driver.jsonl': free some space" in failure
+    assert "Traceback" not in ran.err + ran.out
