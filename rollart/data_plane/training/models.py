@@ -4,7 +4,9 @@ Invariants:
 
 * a tiny model's folder is a function of its configuration, its vocabulary and the seed, to the byte;
 * a tied tensor is counted, saved and published once, under its first name;
-* a folder whose weights do not fill the whole model is refused: nothing is silently left at random.
+* a folder whose weights do not fill the whole model is refused: nothing is silently left at random;
+* models are made one at a time in a process: the library replaces functions of ``torch.nn.init`` meanwhile, and two
+  engines that load at once would both get a wrong model.
 
 Who calls them: the driver (build), trainer and engines (load), ``rollart plan`` (sizes).
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +38,9 @@ PAD, BOS, EOS, UNKNOWN = SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")
 """The first four token ids of a tiny model, in this order."""
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_MAKING = threading.RLock()
+"""Held while a model is made or loaded."""
 
 transformers_logging.set_verbosity_error()
 transformers_logging.disable_progress_bar()
@@ -63,7 +69,7 @@ def build_tiny_model(config: TinyModelConfig, vocabulary: Sequence[str], seed: i
     if repeated or not all(words):
         raise ModelError(f"the vocabulary must be distinct words that are not empty or special; remove {repeated!r}")
     folder.mkdir(parents=True, exist_ok=True)
-    with torch.random.fork_rng(devices=[]):
+    with _MAKING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _from_config(tiny_config(config, len(words)))
     write_model(model, folder)
@@ -152,9 +158,10 @@ def load_model(model: str | Path, dtype: str = "float32", device: str | torch.de
     """
     name = _checked_name(model)
     try:
-        loaded, info = AutoModelForCausalLM.from_pretrained(
-            name, dtype=_DTYPES[dtype], attn_implementation="sdpa", output_loading_info=True
-        )
+        with _MAKING:
+            loaded, info = AutoModelForCausalLM.from_pretrained(
+                name, dtype=_DTYPES[dtype], attn_implementation="sdpa", output_loading_info=True
+            )
     except SafetensorError as error:
         raise ModelError(f"the weights of model {name} are damaged ({error}): copy or download them again") from error
     except (OSError, ValueError, KeyError, RuntimeError) as error:
@@ -235,7 +242,8 @@ def model_size(model: str | Path | PretrainedConfig) -> ModelSize:
 
 def _from_config(config: PretrainedConfig) -> PreTrainedModel:
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+        with _MAKING:
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
     except ValueError as error:
         raise ModelError(f"{type(config).__name__} is not a causal language model: {_first_line(error)}") from error
     model.tie_weights()
