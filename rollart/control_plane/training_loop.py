@@ -109,6 +109,7 @@ class TrainingLoop:
                 VersionPublished(manifest.version, manifest.size, len(manifest.buckets), seconds, manifest.checksum)
             )
             self._manifests[manifest.version] = manifest
+            await self._reported(manifest.version)
             protocol.announce(manifest.version)
             self._changed.notify()
 
@@ -147,6 +148,12 @@ class TrainingLoop:
         """Keep the engines' version fixed (evaluation), or let updates go on."""
         self._hold_updates = hold
         self._changed.notify()
+
+    async def _reported(self, version: int) -> None:
+        """Wait until the report of the train step that made ``version`` has arrived: a push may overtake it."""
+        await self._changed.wait_for(
+            lambda: self._protocol.trained >= version, "publisher", lambda: f"the report of version {version}"
+        )
 
     async def _get_batch(self) -> TrainBatch | None:
         """Block until the batch is formed; ``None`` if a stop was requested meanwhile."""

@@ -20,6 +20,7 @@ from rollart.control_plane.groups import GroupBook
 from rollart.control_plane.ledger import Ledger
 from rollart.control_plane.mix import SlotSchedule
 from rollart.control_plane.sample_buffer import SampleBuffer
+from rollart.control_plane.training_loop import TrainingLoop
 from rollart.control_plane.waits import Signal
 from rollart.data_plane.generation.emulated import EmulatedCore
 from rollart.events import CheckpointSaved, DomainSuspended, Evaluated, Event, TrajectoryEnded
@@ -201,3 +202,11 @@ def test_mutant_retry_that_keeps_its_identity_is_caught(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(GroupBook, "failed", same_attempt)
     assert found_by_some_run(lambda seed: msgspec.structs.replace(random_scenario(seed), step_error=0.2, retries=3))
+
+
+def test_mutant_push_that_overtakes_its_report_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def at_once(self: TrainingLoop, version: int) -> None: ...
+
+    monkeypatch.setattr(TrainingLoop, "_reported", at_once)
+    fast = {"train": 0.01, "publish": 0.3, "report": 0.2, "alpha": 2, "mode": "rollart", "update": "eager"}
+    assert found_by_some_run(lambda seed: msgspec.structs.replace(random_scenario(seed), **fast))

@@ -72,6 +72,7 @@ class Scenario(msgspec.Struct, frozen=True):
     step_hang: float = 0.0
     train: float = 0.3
     publish: float = 0.05
+    report: float = 0.0
     evaluate_every: int = 0
 
     @property
@@ -175,7 +176,12 @@ async def _play(scenario: Scenario, recorder: Recorder, batches: list[TrainBatch
     text = config.model_dump_json()
     checksum = emulated_manifest(0).checksum
     workers = JobWorkers(
-        await spawn(EmulatedLearner, "train-0", scenario.seed, EmulatedTimes(scenario.train, scenario.publish, 0.5)),
+        await spawn(
+            EmulatedLearner,
+            "train-0",
+            scenario.seed,
+            EmulatedTimes(scenario.train, scenario.publish, scenario.report, 0.5),
+        ),
         [
             await spawn(EmulatedGenerator, f"generate-{number}", text, number, checksum, SPEED, LENGTHS)
             for number in range(scenario.engines)
@@ -332,4 +338,5 @@ def random_scenario(seed: int) -> Scenario:
         step_hang=draw.choice([0.0, 0.0, 0.02]),
         train=draw.choice([0.01, 0.3, 2.0]),
         publish=draw.choice([0.0, 0.05, 1.0]),
+        report=draw.choice([0.0, 0.0, 0.2]),
     )

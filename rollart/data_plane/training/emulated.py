@@ -22,10 +22,14 @@ from rollart.types import TrainBatch, TrainReport, derive_seed
 
 
 class EmulatedTimes(msgspec.Struct, frozen=True):
-    """Mean seconds of each operation, and the relative spread of a uniform draw around it."""
+    """Mean seconds of each operation, and the relative spread of a uniform draw around it.
+
+    ``report`` passes between the end of a train step and the caller's hearing of it.
+    """
 
     train: float = 1.0
     publish: float = 0.1
+    report: float = 0.0
     spread: float = 0.0
 
 
@@ -54,6 +58,7 @@ class EmulatedLearner(ActorTrain):
         seconds = self._draw("train", self._times.train)
         await asyncio.sleep(seconds)
         self._version += 1
+        await asyncio.sleep(self._draw("report", self._times.report))
         tokens = sum(member.generated_tokens for group in batch.groups for member in group.members)
         return TrainReport(batch.index, self._version, {}, seconds, tokens)
 
