@@ -3,8 +3,8 @@
 The methods that carry a declaration become methods of the Cluster (``await cluster.train_step(batch)``) and
 go where :mod:`rollart.data_plane.declarations` says; which worker that is, ``routing.route`` decides. The
 other methods are called through ``handles``. Invariants: workers are spawned all or none; every call has a
-deadline; a worker that was lost gets no further call; taking another hardware class than the preferred one
-is recorded, once until it changes.
+deadline; a lost worker gives back its devices and is not routed to; taking another hardware class than the
+preferred one is recorded, once until it changes.
 
 Who calls it: whoever starts a run, and the control plane for everything but generation, which the LLMProxy
 routes itself.
@@ -190,7 +190,9 @@ class Cluster:
         try:
             return await self.handles[index].call(name, *args, timeout=timeout)
         except WorkerLost:
-            self._lost.add(index)
+            if index not in self._lost:
+                self._lost.add(index)
+                await self._resources.release(self.handles[index].info.worker)
             raise
         finally:
             self._in_flight[index] -= 1

@@ -111,7 +111,7 @@ class RayRuntime(Runtime):
     def start(cls, pools: Mapping[str, PoolConfig], config: RayConfig | None = None) -> RayRuntime:
         """Start a private cluster with these pools, or connect to the one at ``config.address``.
 
-        Blocking (about 6-14 s for a private cluster); call it in the main thread.
+        Blocking (about 6-14 s for a private cluster); Ctrl-C ends it at once.
 
         Raises:
             PlacementError: no cluster, or it does not have the pools; the message says what to do.

@@ -5,27 +5,40 @@ disk, in a private temporary folder; pools are custom resources, so a laptop has
 Whatever way it ends (``stop``, a failed start, Ctrl-C half-way), every process it started is gone
 afterwards, checked by process id, and nothing that others started is touched.
 
-Ray is imported here and nowhere earlier, because it reads its settings from the environment on import.
+Ray is imported here and nowhere earlier, because it reads its settings from the environment on import. They
+stay set: a process that had a private cluster does not join others' afterwards.
 """
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 import os
 import secrets
 import shutil
-import signal
 import tempfile
 import threading
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rollart.runtime.interrupts import ParkedThread, held_back
 from rollart.runtime.processes import Process, children, descendants, end, process
 from rollart.runtime.runtime import PlacementError
 
+START_SECONDS = 180.0
+"""Seconds that a private cluster may take to start; a busy two-core machine takes 30."""
+
+CONNECT_SECONDS = 60.0
+"""Seconds that connecting to a running cluster may take."""
+
 SHUTDOWN_SECONDS = 5.0
 """Seconds that Ray's own shutdown may take (it takes 1.5); a whole stop stays below ten, as after Ctrl-C."""
+
+ABANDON_SECONDS = 1.0
+"""Seconds for a start to give up after its processes were killed. It may hang longer, in a thread that no
+longer matters: without them it starts no more."""
 
 END_SECONDS = 2.0
 """Seconds that processes get after that to end by themselves before they are killed."""
@@ -37,11 +50,15 @@ _FOLDER_PREFIX = "ra-"
 
 _ERROR_LINES = 8
 
+_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Despite its name, "0" makes Ray on Linux use 127.0.0.1; the address given to its start alone is replaced by
+the machine's own, and every port is then open to the network."""
+
 _PRIVATE = {
+    _LOOPBACK: "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Despite its name this makes Ray on Linux use 127.0.0.1; the address given to init alone is replaced by
-    # the machine's own, and every port is then open to the network.
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     # Workers of logical pools take no GPU from Ray, and would otherwise see none.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
@@ -60,17 +77,14 @@ class RayCluster:
         self.private = private
         self.resources = dict(resources)
         self._folder: Path | None = None
-        self._environment: dict[str, str | None] = {}
         self._others: Collection[Process] = ()
         self._spawned: set[Process] = set()
+        self._starter: ParkedThread | None = None
         self._stopped = False
 
     @classmethod
     def start(cls, resources: Mapping[str, float], prestart: int, object_store_bytes: int) -> RayCluster:
-        """Start a private cluster. Blocking, about 6-14 s; call it in the main thread.
-
-        The kernel kills Ray's processes when the *thread* that started them ends, which is what cleans up
-        after a killed driver; so it must be a thread that lives as long as the cluster.
+        """Start a private cluster. Blocking, about 6-14 s; Ctrl-C ends it at once.
 
         Args:
             resources: Custom resources and their amounts.
@@ -81,17 +95,11 @@ class RayCluster:
             PlacementError: Ray did not start; the message says why and what to do.
         """
         others = children(os.getpid())
-        settings = {"RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_AUTH_MODE": "token", **_PRIVATE}
-        replaced = {name: os.environ.get(name) for name in settings}
-        os.environ.update(settings)
-        try:
-            cluster = cls(_import_ray(), resources, private=True)
-        except PlacementError:
-            _restore(replaced)
-            raise
-        cluster._others, cluster._environment = others, replaced
+        cluster = cls(_import_ray(_PRIVATE), resources, private=True)
+        cluster._others = others
         cluster._folder = _temporary_folder()
         cluster._guarded_init(
+            START_SECONDS,
             address="local",
             num_cpus=prestart,
             num_gpus=0,
@@ -103,36 +111,59 @@ class RayCluster:
         return cluster
 
     @classmethod
-    def connect(cls, address: str) -> RayCluster:
+    def connect(cls, address: str, seconds: float = CONNECT_SECONDS) -> RayCluster:
         """Connect to a running cluster. Blocking.
+
+        Args:
+            address: As Ray takes it: ``host:port``, or ``auto``.
+            seconds: When to give up; Ray itself tries again for minutes, also when it is refused.
 
         Raises:
             PlacementError: there is no cluster, or it refuses.
         """
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-        cluster = cls(_import_ray(), {}, private=False)
+        mode = os.environ.get("RAY_AUTH_MODE", "token" if os.environ.get("RAY_AUTH_TOKEN") else "disabled")
+        cluster = cls(_import_ray({"RAY_AUTH_MODE": mode}), {}, private=False)
         cluster._others = children(os.getpid())
-        cluster._guarded_init(address=address)
+        cluster._guarded_init(seconds, address=address)
         return cluster
 
-    def _guarded_init(self, **options: Any) -> None:
+    def _guarded_init(self, seconds: float, **options: Any) -> None:
+        """Run Ray's own start in a thread that lives as long as the cluster: see :class:`ParkedThread`."""
+        options |= {"log_to_driver": False, "logging_level": "ERROR"}
+        if self.private:
+            options["include_dashboard"] = False
+        self._starter = ParkedThread(partial(self.ray.init, **options), "ray-start")
         try:
-            self.ray.init(
-                include_dashboard=False if self.private else None,
-                log_to_driver=False,
-                logging_level="WARNING",
-                **options,
-            )
+            self._starter.wait(seconds)
         except BaseException as error:
             logs = self._last_errors("gcs_server.err") or self._last_errors("raylet.err")
-            self.stop(grace=0.0)
+            with held_back():
+                self._abandon_start()
+                self.stop(grace=0.0)
             if not isinstance(error, Exception):
                 raise
-            place = "a private Ray cluster did not start" if self.private else f"no Ray cluster at {options['address']}"
-            raise PlacementError(
-                f"{place}: {error}{logs}; check free memory and disk space under {tempfile.gettempdir()}, "
-                "or set run.runtime=in_process to run without Ray"
-            ) from error
+            if self.private:
+                what = f"a private Ray cluster did not start: {error}{logs}; check free memory and disk space"
+            else:
+                what = (
+                    f"no connection to a Ray cluster at {options['address']}: {error}; check ray.address, and that "
+                    "RAY_AUTH_MODE and RAY_AUTH_TOKEN are the cluster's"
+                )
+            raise PlacementError(f"{what}, or set run.runtime=in_process to run without Ray") from error
+
+    def _abandon_start(self) -> None:
+        """Kill what was started and what is still being started, until Ray's start gives up."""
+        deadline = time.monotonic() + ABANDON_SECONDS
+        while time.monotonic() < deadline:
+            if self.private:
+                end(self._started(), 0.0)
+            if self._starter is None or self._starter.finished(0.05):
+                return
+
+    def _started(self) -> set[Process]:
+        """The processes that Ray started for this cluster, and theirs."""
+        roots = children(os.getpid()) - set(self._others)
+        return roots.union(*(descendants(root.pid) for root in roots))
 
     def totals(self) -> dict[str, float]:
         """All resources of the cluster. Blocking for an existing cluster."""
@@ -165,32 +196,38 @@ class RayCluster:
         if self._stopped:
             return
         self._stopped = True
-        with _without_interrupts():
-            started: set[Process] = set()
-            for root in children(os.getpid()) - set(self._others):
-                started |= {root} | descendants(root.pid)
+        with held_back():
+            started = self._started()
             self._shut_down()
             if self.private:
                 end(started | self._spawned, grace)
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
-            _restore(self._environment)
+            if self._starter is not None:
+                self._starter.release()
 
     def _shut_down(self) -> None:
         """Ray's own shutdown, in a thread: should it hang, its processes are ended all the same."""
+        if self._starter is None or not self._starter.finished(0.0):
+            return
         thread = threading.Thread(target=self.ray.shutdown, name="ray-shutdown", daemon=True)
         thread.start()
         thread.join(SHUTDOWN_SECONDS)
 
 
-def _import_ray() -> Any:
-    """Import Ray, which must not be connected yet.
+def _import_ray(settings: Mapping[str, str]) -> Any:
+    """Import Ray under these environment variables, which stay for the life of the process.
+
+    They are not taken back at the end, because Ray's threads may read them until the process exits, and abort
+    it when they do not fit what they know.
 
     Raises:
         PlacementError: it is not installed, or this process is connected already.
     """
+    os.environ.update(settings)
     try:
         import ray
+        import ray._private.ray_constants as ray_constants
         import ray._private.worker as ray_worker
     except ImportError as error:
         raise PlacementError(
@@ -199,6 +236,12 @@ def _import_ray() -> Any:
         ) from error
     if ray.is_initialized():
         raise PlacementError("this process is connected to a Ray cluster already: call ray.shutdown() first")
+    # What Ray read on import, for the case that somebody imported it before us.
+    ray_constants.ENABLE_RAY_CLUSTER = os.environ.get(_LOOPBACK) != "0"
+    core: Any = importlib.import_module("ray._raylet")
+    if hasattr(core, "AuthenticationTokenLoader"):  # earlier releases have no token authentication
+        core.Config.initialize("")
+        core.AuthenticationTokenLoader.instance().reset_cache()
     # A worker's death reaches the caller as an error; Ray's own notice of it would go to standard output,
     # where a run's table or JSON is.
     ray_worker._worker_logs_enabled = False
@@ -215,21 +258,3 @@ def _temporary_folder() -> Path:
         if owner.isdigit() and process(int(owner)) is None and folder.stat().st_uid == os.getuid():
             shutil.rmtree(folder, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}{os.getpid()}-", dir=base))
-
-
-def _restore(environment: Mapping[str, str | None]) -> None:
-    for name, value in environment.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Hold back Ctrl-C in this thread; it is delivered at the end."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,65 @@
+"""From a configuration to worker requests."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollart.config.config import Config
+from rollart.data_plane.worker import ActorGen, ActorTrain, Environment, Reward
+from rollart.resource_plane.binding import bind
+from rollart.resource_plane.planning import apportion, worker_requests
+from rollart.resource_plane.pools import PlanError, pools_of
+
+AFFINITIES = {role.role: role.hardware_affinity for role in (ActorTrain, ActorGen, Environment, Reward)}
+
+
+def config(**sections: object) -> Config:
+    domains = {"frozen_lake": {"env": "frozen_lake", "weight": 3}, "math": {"env": "math_tool", "weight": 1}}
+    return Config.model_validate({"domains": domains, **sections})
+
+
+def test_the_roles_defaults() -> None:
+    requests = worker_requests(config(engine={"count": 2}, rollout={"hosts": 2}), AFFINITIES)
+    assert [(request.worker, request.affinity) for request in requests] == [
+        ("train-0", "H800"),
+        ("generate-0", "H20"),
+        ("generate-1", "H20"),
+        ("environment-0", "CPU"),
+        ("environment-1", "CPU"),
+    ]
+
+
+def test_engines_spread_over_the_classes_that_the_domains_prefer() -> None:
+    placement = {"affinity": {"frozen_lake": "H800", "default": "H20"}}
+    for count, expected in ((1, ["H800"]), (2, ["H800", "H20"]), (8, ["H800"] * 6 + ["H20"] * 2)):
+        requests = worker_requests(config(engine={"count": count}, placement=placement), AFFINITIES)
+        assert [request.affinity for request in requests if request.role == "generate"] == expected
+
+
+def test_the_default_configuration_fits_its_pool() -> None:
+    bindings, _ = bind(pools_of(config().pools), worker_requests(config(), AFFINITIES))
+    assert {binding.pool for binding in bindings} == {"local"}
+
+
+@pytest.mark.parametrize(
+    ("affinity", "message"),
+    [
+        ({"frozen_lake": "H8000"}, "placement.affinity.frozen_lake: unknown hardware class 'H8000'"),
+        ({"frozen_lak": "H800"}, "placement.affinity.frozen_lak: there is no domain of that name"),
+    ],
+)
+def test_bad_affinities_are_refused(affinity: dict[str, str], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        worker_requests(config(placement={"affinity": affinity}), AFFINITIES)
+
+
+@given(st.integers(0, 40), st.lists(st.integers(1, 9), min_size=1, max_size=5))
+def test_apportion_gives_everything_away_fairly(total: int, weights: list[int]) -> None:
+    shares = {str(i): weight / sum(weights) for i, weight in enumerate(weights)}
+    counts = apportion(total, shares)
+    assert sum(counts.values()) == total
+    assert sum(count > 0 for count in counts.values()) == min(total, len(shares))
+    if total >= len(shares) ** 2 * 9:
+        assert all(abs(counts[name] - share * total) <= 1 for name, share in shares.items())
