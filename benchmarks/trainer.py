@@ -34,7 +34,7 @@ from rollart.data_plane.training.batching import MicroBatch, Row, micro_batches,
 from rollart.data_plane.training.forward import PaddedForward, padded
 from rollart.data_plane.training.models import build_tiny_model, load_model
 from rollart.data_plane.training.torch_trainer import TorchTrainer
-from rollart.data_plane.weights.store import Manifest, NamedBytes, WeightWriter
+from rollart.data_plane.weights.store import Manifest, WeightWriter
 from rollart.types import (
     Group,
     Score,

@@ -5,8 +5,8 @@ Each row gathers the keys and values along its path, and asks for the queries of
 (or of those among them whose output is needed), so that a shared node is computed once:
 
 * rows with about as many queries go into one *bucket* and are padded to its longest path;
-* a bucket's queries are cut into *blocks* of at most :data:`BLOCK`; a block sees keys only up to its last
-  query, so that about half of the score matrix is never computed;
+* a bucket's queries are cut into *blocks*; a block sees keys only up to its last query, so that up to half
+  of the score matrix is never computed. How finely is a matter of cost, counted in scores;
 * a padded query repeats the row's last one and its output is not read; a padded key is masked.
 
 Why not ``scaled_dot_product_attention``: at 30 to 200 tokens a row its kernel takes twice as long, does
@@ -17,6 +17,7 @@ Who calls it: :mod:`rollart.data_plane.training.fast_forward`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,11 +26,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-BLOCK = 64
-"""Queries of a block: below, calls cost more than the scores they save; above, causality saves less."""
+_CALLS = 10_000
+"""What the calls for one block cost, forward and backward, in scores (about 10 ns each on a CPU core)."""
 
-_ROW_OVERHEAD = 8192
-"""Cost of one more bucket, in scores, when rows are grouped."""
+_SMALLEST_BLOCK = 24
+"""Queries below which matrix products lose too much speed."""
 
 _KEPT_BYTES = 1 << 28
 """Attention weights of a micro-batch beyond this (all layers) are computed again in the backward pass."""
@@ -96,12 +97,12 @@ class TreeAttention:
     ) -> None:
         self._kv_heads, self._share, self._head_dim = kv_heads, heads // kv_heads, head_dim
         count = sum(len(numbers) for numbers in query_numbers)
-        plan = _Plan(kv_heads, count, device)
+        plan = _Plan(heads, kv_heads, count, device)
         self._buckets = tuple(
             plan.add([paths[row] for row in rows], [queries[row] for row in rows], [query_numbers[row] for row in rows])
-            for rows in _grouped(queries)
+            for rows in _grouped(queries, heads)
         )
-        self._keep_weights = plan.scores * heads * 4 * layers <= _KEPT_BYTES
+        self._keep_weights = plan.scores * 4 * layers <= _KEPT_BYTES
         self._query_index, self._gradient_index, self._key_index, self._slots = (
             torch.from_numpy(index).to(device) for index in plan.indices()
         )
@@ -180,8 +181,9 @@ class TreeAttention:
 class _Plan:
     """Collects the layout of the flat buffers, bucket by bucket."""
 
-    def __init__(self, kv_heads: int, queries: int, device: torch.device) -> None:
+    def __init__(self, heads: int, kv_heads: int, queries: int, device: torch.device) -> None:
         self.scores = 0
+        self._all_heads = heads
         self._heads = np.arange(kv_heads)[:, None]
         self._device = device
         self._slot_of = np.empty((queries, kv_heads), np.int64)
@@ -199,7 +201,7 @@ class _Plan:
         number = _stacked(numbers, width)
         start = self._key_end
         self._key_end += self._append(self._key_index, _stacked(paths, length))
-        pieces = -(-width // BLOCK)
+        pieces = _pieces(len(paths) * self._all_heads, width)
         edges = [width * piece // pieces for piece in range(pieces + 1)]
         blocks = tuple(self._block(position, number, counts, first, last) for first, last in pairwise(edges))
         return _Bucket(len(paths), length, start, blocks)
@@ -222,7 +224,7 @@ class _Plan:
         slots = start + np.arange(size).reshape(rows, len(self._heads), last - first)
         self._slot_of[number[real]] = slots.transpose(0, 2, 1)[real]
         self._query_end += size
-        self.scores += rows * (last - first) * keys
+        self.scores += rows * self._all_heads * (last - first) * keys
         hidden = np.arange(keys) > position[..., None]
         mask = np.where(hidden, np.float32(-np.inf), np.float32(0.0))[:, None, :, None]
         return _Block(rows, last - first, keys, start, torch.from_numpy(mask).to(self._device))
@@ -243,7 +245,16 @@ def _stacked(rows: Sequence[np.ndarray], width: int) -> np.ndarray:
     return result
 
 
-def _grouped(queries: Sequence[np.ndarray]) -> list[list[int]]:
+def _pieces(count: int, width: int) -> int:
+    """Blocks to cut ``width`` queries of ``count`` rows and heads into.
+
+    Every piece costs calls; p pieces compute ``count * width**2 / (2 * p)`` scores that causality rules out.
+    """
+    best = round(width * math.sqrt(count / (2 * _CALLS)))
+    return max(1, min(best, width // _SMALLEST_BLOCK))
+
+
+def _grouped(queries: Sequence[np.ndarray], heads: int) -> list[list[int]]:
     """Buckets of rows with similar shapes, each in falling order of the number of queries."""
     order = sorted((row for row in range(len(queries)) if len(queries[row])), key=lambda row: (-len(queries[row]), row))
     groups: list[list[int]] = []
@@ -254,7 +265,7 @@ def _grouped(queries: Sequence[np.ndarray]) -> list[list[int]]:
         longer = max(length, reach)
         if groups:
             waste = width * longer - needed * reach + len(groups[-1]) * width * (longer - length)
-        if not groups or waste > _ROW_OVERHEAD:
+        if not groups or waste * heads > 2 * _CALLS:
             groups.append([row])
             width, length = needed, reach
         else:
