@@ -156,18 +156,26 @@ class StepPlan(NamedTuple):
 
 
 class Planner:
-    """Makes the pieces of a step. One for each cache."""
+    """Makes the pieces of a step. One for each cache.
 
-    def __init__(self, cache: KVCache) -> None:
-        self._cache = cache
+    Args:
+        cache: Where the keys and values are.
+        call_seconds: Overhead of one more attention call.
+        copy_seconds: To gather one cached token's key and value; ``None`` takes the device's bandwidth.
+    """
+
+    def __init__(self, cache: KVCache, call_seconds: float = CALL_SECONDS, copy_seconds: float | None = None) -> None:
         reference = cache.keys[0]
         self._device = reference.device
         self._dtype = reference.dtype
         self._steps = torch.arange(cache.max_length, device=self._device)
-        row_bytes = 2 * 2 * cache.kv_heads * cache.head_dim * self._dtype.itemsize
-        bandwidth = COPY_BYTES_PER_SECOND.get(self._device.type, COPY_BYTES_PER_SECOND["cuda"])
-        self._copy_seconds = row_bytes / bandwidth
-        """Seconds to gather one cached token's key and value."""
+        if copy_seconds is None:
+            read_and_written = 2 * 2 * cache.kv_heads * cache.head_dim * self._dtype.itemsize
+            copy_seconds = read_and_written / COPY_BYTES_PER_SECOND.get(
+                self._device.type, COPY_BYTES_PER_SECOND["cuda"]
+            )
+        self._call_seconds = call_seconds
+        self._copy_seconds = copy_seconds
 
     def rows(self, first: int, slots: np.ndarray, lengths: np.ndarray) -> list[Piece]:
         """Pieces for single tokens of different sessions.
@@ -179,9 +187,9 @@ class Planner:
         """
         width = int(lengths.max())
         # reading an idle slot in a gap costs about a third of copying it
-        gap = int(3 * CALL_SECONDS / (self._copy_seconds * width))
+        gap = int(3 * self._call_seconds / (self._copy_seconds * width))
         cuts = np.flatnonzero(np.diff(slots) - 1 > gap) + 1
-        if len(cuts) * CALL_SECONDS > self._copy_seconds * width * len(slots):
+        if len(cuts) * self._call_seconds > self._copy_seconds * width * len(slots):
             index = torch.from_numpy(slots).to(self._device)
             return [GatheredRows(first, len(slots), index, width, self._row_mask(lengths, width))]
         bounds = [0, *cuts.tolist(), len(slots)]

@@ -34,8 +34,10 @@ from rollart.data_plane.weights.store import Manifest
 PROBE_LENGTH = 12
 """Tokens of the start-up check: a chunk, a chunk with history, and single tokens."""
 
-PROBE_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
-"""Largest difference of log-probabilities between the engine's forward and the plain one."""
+PROBE_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.25, torch.float16: 0.05}
+"""Largest mean difference of log-probabilities between the engine's forward and the plain one. The mean is over what
+the model would sample: rounding to half precision moves unlikely tokens of a real model by more than a nat, and likely
+ones by 0.1 (measured with a model of 135 M parameters)."""
 
 
 class UnsupportedModel(RuntimeError):
@@ -205,8 +207,9 @@ class ModelRunner:
             except (UnsupportedAttention, TypeError, RuntimeError) as error:
                 raise UnsupportedModel(f"{self._name}: {error}: {_REMEDY}") from error
             start += size
-        gap = float((torch.log_softmax(torch.cat(logits), -1) - reference).abs().max())
-        if not gap <= PROBE_TOLERANCE.get(self.model.dtype, 1e-3):
+        gaps = (torch.log_softmax(torch.cat(logits), -1) - reference).abs()
+        gap = float((reference.exp() * gaps).sum(-1).mean())
+        if not gap <= PROBE_TOLERANCE.get(self.model.dtype, 1e-4):
             raise UnsupportedModel(
                 f"{self._name}: the engine's log-probabilities differ by {gap:.2g} from the model's own forward "
                 f"(its attention or its head does more than the torch engine's): {_REMEDY}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +42,7 @@ def qwen3(version: int) -> PreTrainedModel:
         tie_word_embeddings=True,
     )
     torch.manual_seed(version)
-    return Qwen3ForCausalLM(config)
+    return Qwen3ForCausalLM(config).eval()
 
 
 def llama(version: int) -> PreTrainedModel:
@@ -59,7 +59,7 @@ def llama(version: int) -> PreTrainedModel:
         tie_word_embeddings=False,
     )
     torch.manual_seed(version)
-    return LlamaForCausalLM(config)
+    return LlamaForCausalLM(config).eval()
 
 
 def core(
@@ -85,6 +85,13 @@ def core(
     )
 
 
+def plain_logits(model: PreTrainedModel, tokens: np.ndarray) -> np.ndarray:
+    """``float32[n, vocabulary]`` of a full forward over a history."""
+    with torch.no_grad():
+        logits: np.ndarray = model(torch.from_numpy(tokens.astype(np.int64))[None]).logits[0].numpy()
+    return logits
+
+
 class TorchBench(TokenBench):
     """See the module docstring."""
 
@@ -95,7 +102,10 @@ class TorchBench(TokenBench):
         self._writer = SharedMemoryWriter("bench", BUCKET_BYTES, folder, folder)
         self._reader = SharedMemoryReader("bench", folder, folder)
         self._manifests: dict[int, Manifest] = {}
-        self._plain = lru_cache(maxsize=None)(lambda version: build(version).eval())
+        self._plain = lru_cache(maxsize=None)(build)
+
+    def core(self, *, version: int = 0, **options: int) -> TorchEngineCore:
+        return core(self._build(version), version=version, **options)
 
     def engine(
         self,
@@ -107,17 +117,15 @@ class TorchBench(TokenBench):
         seed: int = 0,
         version: int = 0,
     ) -> Engine:
-        def build() -> TorchEngineCore:
-            return core(
-                self._build(version),
-                max_rows=max_rows,
-                max_sessions=max_sessions,
-                max_context=max_context,
-                prefill_chunk=prefill_chunk,
-                seed=seed,
-                version=version,
-            )
-
+        build = partial(
+            self.core,
+            max_rows=max_rows,
+            max_sessions=max_sessions,
+            max_context=max_context,
+            prefill_chunk=prefill_chunk,
+            seed=seed,
+            version=version,
+        )
         return EngineShell(build, self._reader)
 
     def manifest(self, version: int) -> Manifest:
@@ -126,9 +134,7 @@ class TorchBench(TokenBench):
         return self._manifests[version]
 
     def logits(self, tokens: np.ndarray, version: int = 0) -> np.ndarray:
-        with torch.no_grad():
-            output = self._plain(version)(torch.from_numpy(tokens.astype(np.int64))[None])
-        return output.logits[0].numpy()
+        return plain_logits(self._plain(version), tokens)
 
     def close(self) -> None:
         self._writer.close()
