@@ -141,16 +141,21 @@ def test_tree_names_no_machine_no_registry_and_no_unfinished_work() -> None:
     assert not found, "\n".join(found)
 
 
-def test_an_unexpected_skip_fails_the_session(tmp_path: Path) -> None:
+def test_sessions_refuse_unexpected_skips_and_keep_ray_tests_on_one_worker(tmp_path: Path) -> None:
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    (tmp_path / "test_skips.py").write_text(
-        "import pytest\n"
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    ray: as in pyproject.toml\n")
+    (tmp_path / "test_session.py").write_text(
+        "import os, pathlib, pytest\n"
         "def test_expected(): pytest.skip('needs a CUDA device')\n"
         "def test_unexpected(): pytest.skip('not today')\n"
+        "@pytest.mark.ray\n"
+        "@pytest.mark.parametrize('number', range(6))\n"
+        "def test_on_ray(number): (pathlib.Path(__file__).parent / os.environ['PYTEST_XDIST_WORKER']).touch()\n"
     )
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(tmp_path)]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode == 1
-    assert "1 failed, 1 skipped" in result.stdout.splitlines()[-1]
+    options = ["-p", "no:cacheprovider", "-q", "--numprocesses=2", "--dist=loadgroup"]
+    command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert result.returncode == 1, result.stderr
+    assert "1 failed, 6 passed, 1 skipped" in result.stdout.splitlines()[-1]
     assert "not today" in result.stdout
+    assert len(list(tmp_path.glob("gw*"))) == 1
