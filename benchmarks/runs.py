@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import tempfile
 from pathlib import Path
@@ -43,7 +44,7 @@ def iteration_seconds(events: list[Envelope], skip: int) -> list[float]:
         for envelope in events
         if isinstance(envelope.e, ProtocolStep) and envelope.e.step == "train_step" and envelope.e.index >= skip
     ]
-    return [after - before for before, after in zip(ends, ends[1:], strict=False)]
+    return [after - before for before, after in itertools.pairwise(ends)]
 
 
 def spread(values: list[float]) -> str:
