@@ -126,7 +126,7 @@ def token_log_probabilities(
     """
     distributions = torch.log_softmax(logits.float(), dim=-1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        entropies = torch.special.entr(distributions.exp()).sum(-1)
+        entropies = -(distributions.exp() * distributions).sum(-1)  # ``entr`` has no gradient where p underflows
     return distributions[entry_rows, targets], entropies[entry_rows]
 
 
@@ -145,8 +145,7 @@ def policy_loss(
     # exp(log p - detached log p) is 1 with the gradient of log p, so the truncated ratio stays outside of it.
     moving = ratio.clamp(max=cap) * (log_probabilities - current).exp()
     loss = -(entries.coefficients * weight * torch.where(clipped, bound, moving) * entries.advantages).sum()
-    if entropies.requires_grad:
-        loss = loss - (entries.entropy_weights * entropies).sum()
+    loss = loss - (entries.entropy_weights * entropies).sum()
     sums.add(_sums(loss, entropies, ratio, clipped, importance > cap, current, entries))
     return loss
 
