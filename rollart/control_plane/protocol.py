@@ -69,6 +69,7 @@ class TrainingProtocol:
         self.training = TrainingState.GET_BATCH if version < iterations else TrainingState.DONE
         self.rollout = RolloutState.ROLLOUT
         self._updating_to: int | None = None
+        self._demanded = version
 
     @property
     def index(self) -> int:
@@ -79,9 +80,17 @@ class TrainingProtocol:
         """The version that the rollout side should take now, or ``None``."""
         if self.rollout is not RolloutState.ROLLOUT or self.announced <= self.engines:
             return None
-        if self._at_batch and not (self.training is TrainingState.HOLD and self.announced == self.trained):
+        if self._at_batch and self._demanded <= self.engines and not self._batch_wants_update:
             return None
         return self.announced
+
+    def demand(self, version: int) -> None:
+        """Evaluation needs the engines at ``version``: an update is due as soon as it is announced, in either order."""
+        self._demanded = max(self._demanded, version)
+
+    @property
+    def _batch_wants_update(self) -> bool:
+        return self.training is TrainingState.HOLD and self.announced == self.trained
 
     @property
     def may_train(self) -> bool:

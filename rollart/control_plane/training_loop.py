@@ -138,6 +138,8 @@ class TrainingLoop:
     async def engines_reach(self, version: int) -> None:
         """Wait until every engine holds at least ``version`` and rolls out."""
         protocol = self._protocol
+        protocol.demand(version)
+        self._changed.notify()
         await self._changed.wait_for(
             lambda: protocol.engines >= version and protocol.rollout is RolloutState.ROLLOUT,
             "evaluation",

@@ -61,6 +61,20 @@ def test_at_batch_waits_for_the_push_of_the_newest_version() -> None:
     assert protocol.update_due() == 1
 
 
+def test_evaluation_gets_its_version_in_either_order() -> None:
+    protocol = TrainingProtocol(2, "at_batch")
+    iterate(protocol)
+    protocol.announce(1)
+    assert protocol.update_due() is None
+    protocol.demand(1)
+    update(protocol)
+    assert protocol.engines == 1
+    iterate(protocol)
+    protocol.announce(2)
+    protocol.demand(2)
+    assert protocol.update_due() == 2, "training is done, the final evaluation needs W_2"
+
+
 def test_the_last_iteration_ends_the_training_side() -> None:
     protocol = TrainingProtocol(1, "eager")
     iterate(protocol)
@@ -88,6 +102,7 @@ ACTIONS = [
     lambda p: p.announce(p.trained),
     lambda p: p.announce(p.trained + 1),
     lambda p: p.suspend_begins(p.announced),
+    lambda p: p.demand(p.trained),
     *[lambda p, step=step: p.rollout_step_ended(step) for step in RolloutState],
 ]
 

@@ -339,4 +339,5 @@ def random_scenario(seed: int) -> Scenario:
         train=draw.choice([0.01, 0.3, 2.0]),
         publish=draw.choice([0.0, 0.05, 1.0]),
         report=draw.choice([0.0, 0.0, 0.2]),
+        evaluate_every=draw.choice([0, 0, 0, 2]),
     )
