@@ -95,6 +95,9 @@ class ResourceManager:
     async def bind(self, requests: Sequence[WorkerRequest]) -> list[Placement]:
         """Bind workers to devices, all or none; what took another place than asked for is an event.
 
+        A worker that the job has bound already keeps its place. So a run binds all its workers together first,
+        which lets the decision see them all, and each Cluster finds its own bound.
+
         Returns:
             The placements in the order of ``requests``.
 
@@ -104,10 +107,20 @@ class ResourceManager:
         """
         for _ in range(ATTEMPTS):
             pools = await self.view()
-            bindings, _after = bind(pools, requests)
-            if await self._claim(bindings):
-                return [self._placement(binding, pools[binding.pool]) for binding in bindings]
+            bindings = await self.bindings()
+            new, _after = bind(pools, [request for request in requests if request.worker not in bindings])
+            if await self._claim(new):
+                self._report_fallbacks(new)
+                bindings |= {binding.worker: binding for binding in new}
+                bound = (bindings[request.worker] for request in requests)
+                return [_placement(binding, pools[binding.pool]) for binding in bound]
         raise PlanError(f"other jobs changed the pools {ATTEMPTS} times while workers of {self._job} were bound: retry")
+
+    def _report_fallbacks(self, bindings: Sequence[Binding]) -> None:
+        for each in bindings:
+            if each.fallback:
+                subject = f"{each.role}:{each.worker}"
+                self._sink.emit(Fallback(subject, each.wanted, each.hardware_class, each.fallback))
 
     async def _claim(self, bindings: Sequence[Binding]) -> bool:
         """Claim the devices of all bindings, or none of them."""
@@ -126,16 +139,6 @@ class ResourceManager:
         for binding in bindings:
             await self._store.put(self._binding_key(binding.worker), encode(binding), self._lease)
         return True
-
-    def _placement(self, binding: Binding, pool: PoolView) -> Placement:
-        if binding.fallback:
-            subject = f"{binding.role}:{binding.worker}"
-            self._sink.emit(Fallback(subject, binding.wanted, binding.hardware_class, binding.fallback))
-        count = float(len(binding.devices))
-        resources = {pool_resource(binding.pool): count}
-        if not pool.logical and pool.hardware.is_gpu:
-            resources[GPU] = count
-        return Placement(binding.worker, binding.role, binding.pool, binding.hardware_class, resources)
 
     async def release(self, worker: str) -> None:
         """Give back a worker's devices. A worker that holds none is ignored."""
@@ -172,3 +175,11 @@ class ResourceManager:
 
     def _binding_key(self, worker: str) -> str:
         return f"{_BINDINGS}{self._job}/{worker}"
+
+
+def _placement(binding: Binding, pool: PoolView) -> Placement:
+    count = float(len(binding.devices))
+    resources = {pool_resource(binding.pool): count}
+    if not pool.logical and pool.hardware.is_gpu:
+        resources[GPU] = count
+    return Placement(binding.worker, binding.role, binding.pool, binding.hardware_class, resources)

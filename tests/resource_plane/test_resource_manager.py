@@ -50,6 +50,21 @@ def test_bind_view_release() -> None:
     virtual_loop.run(main())
 
 
+def test_a_bound_worker_keeps_its_place() -> None:
+    async def main() -> None:
+        sink = MemorySink()
+        manager = ResourceManager(MemoryStore(), "job", sink)
+        await manager.declare(POOLS)
+        named = WorkerRequest("train-0", "train", "H800", "rollout")
+        first = await manager.bind([*engines(4), named])
+        assert [placement.pool for placement in first] == ["rollout"] * 3 + ["train", "rollout"]
+        assert await manager.bind([named]) == first[-1:]
+        assert await manager.bind(engines(4)) == first[:-1]
+        assert len(sink.events) == 1
+
+    virtual_loop.run(main())
+
+
 def test_two_jobs_never_hold_the_same_device() -> None:
     async def main() -> None:
         store = MemoryStore()

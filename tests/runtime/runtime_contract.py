@@ -25,7 +25,8 @@ _numbers = itertools.count()
 
 
 def placement(worker: str = "probe") -> Placement:
-    return Placement(f"{worker}-{next(_numbers)}", "generate", "small", "CPU", {"pool:small": 1.0})
+    name = f"{worker}-{next(_numbers)}"
+    return Placement(name, "generate", "small", "CPU", {"pool:small": 1.0}, {"ROLLART_TEST_MARK": name})
 
 
 async def until_running(handle: WorkerHandle, count: int) -> None:
@@ -136,15 +137,16 @@ class RuntimeContract:
 
         run(main())
 
-    def test_a_call_that_never_gets_its_turn_says_so(self, run: Any, runtime: Runtime) -> None:
+    def test_a_call_that_never_gets_its_turn_says_so(self, run: Any, probe: WorkerHandle) -> None:
         async def main() -> None:
-            handle = await runtime.spawn(Probe, placement(), ("busy",), LONG)
-            calls = [asyncio.create_task(handle.call("wait", timeout=LONG)) for _ in range(MAX_CALLS)]
+            calls = [asyncio.create_task(probe.call("wait", timeout=LONG)) for _ in range(MAX_CALLS)]
             await asyncio.sleep(0)  # all of them are in flight
             with pytest.raises(CallTimeout, match=f"waiting for one of {MAX_CALLS} calls in flight"):
-                await handle.call("counts", timeout=0.05)
-            await handle.kill()
-            assert all(isinstance(end, WorkerLost) for end in await asyncio.gather(*calls, return_exceptions=True))
+                await probe.call("counts", timeout=0.05)
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+            await until_running(probe, 0)
 
         run(main())
 

@@ -107,14 +107,8 @@ class TestRay(RuntimeContract):
         assert not modules & {"torch", "transformers", "pandas", "pyarrow"}
         assert run(probe.call("variable", "OMP_NUM_THREADS", timeout=LONG)) == "1"
 
-    def test_the_placements_environment_reaches_the_process(self, run: Any, runtime: RayRuntime) -> None:
-        async def main() -> None:
-            wanted = Placement("env", "train", "small", "CPU", {"pool:small": 1.0}, {"ROLLART_TEST_MARK": "here"})
-            handle = await runtime.spawn(Probe, wanted, ("x",), LONG)
-            assert await handle.call("variable", "ROLLART_TEST_MARK", timeout=LONG) == "here"
-            await handle.kill()
-
-        run(main())
+    def test_the_placements_environment_reaches_the_process(self, run: Any, probe: WorkerHandle) -> None:
+        assert run(probe.call("variable", "ROLLART_TEST_MARK", timeout=LONG)) == probe.info.worker
 
     def test_classes_that_no_other_process_can_import_are_refused(self, run: Any, runtime: RayRuntime) -> None:
         class Local:

@@ -150,6 +150,7 @@ except PlacementError as error:
 """
 
 
+@pytest.mark.slow
 def test_strangers_are_refused(ray_cluster: RayCluster) -> None:
     address = ray_cluster.ray.get_runtime_context().gcs_address
     stranger = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
