@@ -42,7 +42,7 @@ from rollart.data_plane.training.fast_forward import FastForward, agrees, unsupp
 from rollart.data_plane.training.forward import PaddedForward, PolicyForward
 from rollart.data_plane.training.health import alarms, batch_metrics
 from rollart.data_plane.training.losses import Entries, LossSums, metrics_of, policy_loss
-from rollart.data_plane.training.models import load_model, weights_of
+from rollart.data_plane.training.models import ModelError, load_model, weights_of
 from rollart.data_plane.training.optimizer import Optimizer, entropy_scale, learning_rate
 from rollart.data_plane.training.trainer import Trainer, TrainerInfo
 from rollart.data_plane.weights.layout import checksum_of
@@ -103,7 +103,7 @@ class TorchTrainer(Trainer):
             self._restore(resume)
         self._forward = self._choose_forward()
         self._forward.refresh()
-        self._snapshot = self._take_snapshot()
+        self._snapshot = self._take_snapshot(self._config.weights.bucket_bytes)
         return self.info()
 
     def info(self) -> TrainerInfo:
@@ -129,7 +129,7 @@ class TorchTrainer(Trainer):
         metrics |= self._optimize(self._plan(rows), rate)
         metrics |= {"learning_rate": rate, "tokens": float(totals_of(rows).tokens)}
         self._version = batch.index + 1
-        self._snapshot = self._take_snapshot()
+        self._snapshot = self._take_snapshot(self._config.weights.bucket_bytes)
         return TrainReport(
             index=batch.index,
             version=self._version,
@@ -164,9 +164,20 @@ class TorchTrainer(Trainer):
 
     def _restore(self, folder: Path) -> None:
         state, tensors = checkpoint.load_state(folder)
-        torch.set_rng_state(tensors.pop(_RNG))
-        self._optimizer.load_state(tensors)
+        random_state = tensors.pop(_RNG, None)
+        try:
+            self._optimizer.load_state(tensors)
+        except ValueError as error:
+            raise ModelError(f"the checkpoint {folder} does not fit: {error}") from error
+        if random_state is not None:
+            torch.set_rng_state(random_state)
         self._version = state.version
+        found = self._take_snapshot(state.bucket_bytes).checksum
+        if found != state.checksum:
+            raise ModelError(
+                f"the checkpoint {folder} is damaged: its weights are not those it was saved with (checksum {found}, "
+                f"not {state.checksum}); resume from an older one"
+            )
 
     def _choose_forward(self) -> PolicyForward:
         """The packed forward pass where it applies and agrees with the library's, else the padded one."""
@@ -256,12 +267,12 @@ class TorchTrainer(Trainer):
                 tensor.copy_(old)
         self._forward.refresh()
 
-    def _take_snapshot(self) -> _Snapshot:
+    def _take_snapshot(self, bucket_bytes: int) -> _Snapshot:
         tensors = tuple(
             NamedBytes(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), _bytes_of(tensor))
             for name, tensor in weights_of(self._model)
         )
-        return _Snapshot(self._version, tensors, checksum_of(tensors, self._config.weights.bucket_bytes))
+        return _Snapshot(self._version, tensors, checksum_of(tensors, bucket_bytes))
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(self._device)
