@@ -9,15 +9,16 @@ memory is absent or too small. Invariants:
 * A version that could not be written whole leaves no file behind.
 * Room is checked before the first byte, and files are written with ``write`` and read with ``readinto``:
   on a memory mapping a full or truncated file would end the process by a signal instead of an error.
-* ``close`` deletes all that the writer published. What a killed run left is found and removed by
-  :func:`sweep`, which refuses while a writer of the run lives (each holds a shared lock that the kernel
-  frees with its process).
+* ``close`` deletes all that the writer published. What a killed run left is removed by the next writer on the
+  machine, or by :func:`sweep`. Both spare a run whose writer lives: it holds a lock on its folder, which the
+  kernel frees with its process.
 
 Who calls it: the trainer holds a writer, every engine on the host a reader, the driver sweeps.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import logging
@@ -143,6 +144,7 @@ class SharedMemoryWriter(WeightWriter):
             self._locks[folder] = _lock_folder(folder)
         except OSError as error:
             raise WeightStoreError(f"cannot use {folder} as the weight store: {error}") from error
+        sweep_dead(folder.parent)
         if fell_back:
             _log.warning("weights travel over the disk (%s), which is slower: %s", folder, reason)
 
@@ -207,14 +209,18 @@ def sweep(run: str, *roots: Path) -> int:
 
 def sweep_dead(root: Path = SHARED_MEMORY) -> int:
     """Delete the stores of all dead runs of this user under ``root``. Returns the bytes freed."""
-    folders = [path for path in root.glob(f"{FOLDER_PREFIX}*") if path.is_dir() and path.stat().st_uid == os.getuid()]
-    return sum(_sweep_folder(folder) for folder in folders)
+    freed = 0
+    for folder in root.glob(f"{FOLDER_PREFIX}*"):
+        with contextlib.suppress(FileNotFoundError):  # its run ended at this moment
+            if folder.stat().st_uid == os.getuid():
+                freed += _sweep_folder(folder)
+    return freed
 
 
 def _sweep_folder(folder: Path) -> int:
     try:
         lock = (folder / _LOCK_NAME).open("rb")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return 0
     with lock:
         try:

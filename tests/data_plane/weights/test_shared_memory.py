@@ -128,6 +128,16 @@ def test_sweep_dead_spares_living_runs(tmp_path: Path, make_tensors: MakeTensors
     alive.close()
 
 
+def test_a_new_writer_removes_what_dead_runs_left(tmp_path: Path, make_tensors: MakeTensors) -> None:
+    dead, new = (SharedMemoryWriter(name, BUCKET, tmp_path, tmp_path) for name in ("dead", "new"))
+    dead.publish(0, make_tensors(1))
+    for lock in dead._locks.values():  # what the kernel does when a process dies
+        lock.close()
+    new.publish(0, make_tensors(1))
+    assert not store_folder(tmp_path, "dead").exists()
+    new.close()
+
+
 @pytest.mark.parametrize("damage", ["flip", "truncate", "delete"])
 def test_a_damaged_bucket_is_never_used(
     writer: SharedMemoryWriter, run_id: str, tmp_path: Path, make_tensors: MakeTensors, damage: str
