@@ -136,7 +136,7 @@ def test_a_disk_that_takes_no_more_bytes_leaves_the_previous_checkpoint(
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(OSError, match="last was not saved: .*File too large.*earlier checkpoints are untouched"):
+        with pytest.raises(OSError, match=r"last was not saved: .*File too large.*earlier checkpoints are untouched"):
             trainer.save(tmp_path / "last")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
