@@ -45,7 +45,7 @@ def layout(tensors: Sequence[NamedBytes]) -> tuple[tuple[TensorEntry, ...], int]
         The entries in the tensors' order, and the total size in bytes.
 
     Raises:
-        ValueError: no tensors, a name twice, or ``data`` is not a contiguous one-dimensional ``uint8`` array.
+        ValueError: no tensors, only empty ones, a name twice, or ``data`` is not a contiguous one-dimensional ``uint8`` array.
     """
     if not tensors:
         raise ValueError("a version needs at least one tensor")
@@ -61,6 +61,8 @@ def layout(tensors: Sequence[NamedBytes]) -> tuple[tuple[TensorEntry, ...], int]
         names.add(name)
         entries.append(TensorEntry(name, dtype, tuple(shape), end, len(data)))
         end += aligned(len(data))
+    if end == 0:
+        raise ValueError("a version needs at least one byte, but every tensor is empty")
     return tuple(entries), end
 
 

@@ -37,7 +37,7 @@ def flatten(tensors: list[NamedBytes]) -> np.ndarray:
     return flat
 
 
-@given(st.lists(st.integers(0, 400), min_size=1, max_size=8), st.integers(1, 700))
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=8).filter(any), st.integers(1, 700))
 def test_buckets_hold_the_flattened_weights(sizes: list[int], bucket_bytes: int) -> None:
     tensors = tensors_of(sizes)
     flat = flatten(tensors)
@@ -81,6 +81,7 @@ def test_slices_cover_all_bytes() -> None:
         ([NamedBytes("w", "float32", (1,), np.zeros(1, np.float32))], "uint8"),
         ([NamedBytes("w", "uint8", (2,), np.zeros(4, np.uint8)[::2])], "contiguous"),
         (tensors_of([1]) * 2, "twice"),
+        (tensors_of([0, 0]), "every tensor is empty"),
     ],
 )
 def test_bad_tensors_are_refused(tensors: list[NamedBytes], message: str) -> None:
