@@ -8,11 +8,20 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from rollart.config.config import Config
+from rollart.data_plane.training import fast_forward, tree_attention
 from rollart.data_plane.training.batching import MicroBatch, micro_batches, rows_of, totals_of
-from rollart.data_plane.training.fast_forward import FastForward, unsupported
+from rollart.data_plane.training.fast_forward import FastForward, agrees, unsupported
 from rollart.data_plane.training.forward import PaddedForward, PolicyForward
 from rollart.types import TrainBatch
 
@@ -92,3 +101,59 @@ def test_log_probabilities_and_gradients_are_the_librarys(
         scale = gradient.abs().max()
         assert (found[parameter] - gradient).abs().max() <= 2e-5 * scale + 1e-7, parameter
         assert scale > 0
+
+
+def test_long_rows_are_cut_into_blocks_and_may_compute_attention_twice(
+    make_batch: Callable[..., TrainBatch], make_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(MODELS["qwen3"])
+    config = make_config()
+    batch = make_batch(6, groups=3, size=6)
+    _, expected = gradients(model, PaddedForward(model), batch, config)
+    monkeypatch.setattr(tree_attention, "_CALLS", 1)
+    monkeypatch.setattr(tree_attention, "_SMALLEST_BLOCK", 2)
+    for kept_bytes in (1 << 28, 0):
+        monkeypatch.setattr(tree_attention, "_KEPT_BYTES", kept_bytes)
+        _, found = gradients(model, FastForward(model), batch, config)
+        for name, gradient in expected.items():
+            assert torch.allclose(found[name], gradient, atol=2e-5 * float(gradient.abs().max())), name
+
+
+def test_many_predictions_take_their_logits_in_turns(
+    make_batch: Callable[..., TrainBatch], make_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(MODELS["llama"])
+    config, batch = make_config(), make_batch(6)
+    value, expected = gradients(model, FastForward(model), batch, config)
+    monkeypatch.setattr(fast_forward, "_LOGIT_CHUNK", 3 * 29)
+    other, found = gradients(model, FastForward(model), batch, config)
+    assert other == pytest.approx(value, rel=1e-5)
+    assert all(torch.allclose(found[name], gradient, atol=1e-4) for name, gradient in expected.items())
+
+
+def test_a_model_that_computes_something_else_is_noticed() -> None:
+    model = build(MODELS["qwen3"])
+    fast = FastForward(model)
+    assert agrees(fast, model)
+    with torch.no_grad():
+        model.model.layers[1].self_attn.v_proj.weight.mul_(1.5)
+    assert not agrees(fast, model)
+    fast.refresh()
+    assert agrees(fast, model)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (GPT2Config(vocab_size=29, n_embd=16, n_layer=1, n_head=2), "architecture gpt2 is none of"),
+        (MistralConfig(**SHAPE, sliding_window=16), "sliding attention windows"),
+        (Qwen3Config(**SHAPE, use_sliding_window=True, sliding_window=16, max_window_layers=1), "sliding"),
+        (LlamaConfig(**SHAPE, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}), "dynamic"),
+        (LlamaConfig(**SHAPE, hidden_act="gelu"), "its activation is gelu"),
+        (LlamaConfig(**SHAPE, mlp_bias=True), "projections have biases"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(config: Any, reason: str) -> None:
+    refused = unsupported(AutoModelForCausalLM.from_config(config))
+    assert refused is not None
+    assert reason in refused

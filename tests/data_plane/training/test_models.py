@@ -134,7 +134,7 @@ def test_a_folder_that_cannot_be_loaded_is_named_with_the_cause(
 
 def test_a_folder_that_is_not_there() -> None:
     for name in ("/no/such/folder", Path("nowhere")):
-        with pytest.raises(ModelError, match="model folder .* not found"):
+        with pytest.raises(ModelError, match=r"model folder .* not found"):
             load_model(name)
 
 
