@@ -45,7 +45,8 @@ def layout(tensors: Sequence[NamedBytes]) -> tuple[tuple[TensorEntry, ...], int]
         The entries in the tensors' order, and the total size in bytes.
 
     Raises:
-        ValueError: no tensors, only empty ones, a name twice, or ``data`` is not a contiguous one-dimensional ``uint8`` array.
+        ValueError: no tensors, only empty ones, a name twice, or ``data`` is not a contiguous one-dimensional
+            ``uint8`` array.
     """
     if not tensors:
         raise ValueError("a version needs at least one tensor")
