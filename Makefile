@@ -20,10 +20,11 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadgroup
 export OMP_NUM_THREADS ?= 1
 export PIP_ARGS PYTHON
 
-.PHONY: help setup quickstart test test-all lint docs clean
+.PHONY: help setup quickstart smollm2 test test-all lint docs clean
 
 help:
 	@echo "make quickstart  set up, then train one small model on three domains (about 10 minutes)"
+	@echo "make smollm2     set up, then fetch the pretrained model of examples/smollm2.yaml"
 	@echo "make test        set up, then check style, types, import rules and run the tests"
 	@echo "make test-all    make test with the slow and the optional tests"
 	@echo "make lint        set up, then only style, types and import rules"
@@ -38,6 +39,10 @@ $(READY): requirements.lock pyproject.toml scripts/setup.sh
 
 quickstart: setup
 	$(BIN)/rollart train examples/quickstart.yaml
+
+smollm2: setup
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore $(PIP_ARGS) -r requirements-gguf.txt
+	$(BIN)/python scripts/fetch_smollm2.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -32,6 +32,9 @@ LIGHT = (
     "rollart.runtime",
     "rollart.resource_plane",
     "rollart.control_plane",
+    "rollart.observability",
+    "rollart.data_plane.worker",
+    "rollart.data_plane.cluster",
     "rollart.data_plane.environment",
     "rollart.data_plane.rendering",
     "rollart.data_plane.reward",
@@ -39,7 +42,7 @@ LIGHT = (
     "rollart.data_plane.generation.engine",
     "rollart.data_plane.training.trainer",
 )
-"""What environment, reward, proxy and buffer processes import."""
+"""What the driver and the environment, reward, proxy and buffer processes import."""
 RAY_ADAPTERS = re.compile(r"^rollart\.(runtime|resource_plane)\.(.*_)?ray(_.*)?$")
 """The modules that exist to speak to Ray."""
 
