@@ -166,7 +166,7 @@ class LLMProxy:
         """A trajectory has ended: its engine may forget the session."""
         engine = self._sticky.pop(trajectory, None)
         if engine is not None:
-            engine.outbox.put(2, trajectory)
+            engine.outbox.put(2, trajectory, urgent=False)
 
     def close_for(self, purpose: Purpose | None) -> None:
         """Hold new requests of one purpose at the gate (``None`` opens it again)."""

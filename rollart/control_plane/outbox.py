@@ -11,6 +11,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+FULL = 64
+"""Messages of one kind that are sent without waiting for an urgent one."""
+
 
 class Outbox:
     """Collects messages of ``kinds`` kinds and sends them as one call with a list for each kind.
@@ -26,9 +29,11 @@ class Outbox:
         self._lists: list[list[Any]] = [[] for _ in range(kinds)]
         self._filled = asyncio.Event()
 
-    def put(self, kind: int, message: Any) -> None:
+    def put(self, kind: int, message: Any, *, urgent: bool = True) -> None:
+        """Queue a message; one that is not urgent goes out with the next one that is, or with a full queue."""
         self._lists[kind].append(message)
-        self._filled.set()
+        if urgent or len(self._lists[kind]) >= FULL:
+            self._filled.set()
 
     def __len__(self) -> int:
         return sum(map(len, self._lists))
