@@ -28,6 +28,7 @@ from rollart.control_plane.wiring import JobWorkers
 from rollart.data_plane.cluster import Cluster
 from rollart.data_plane.generation.worker import Generator
 from rollart.data_plane.training.worker import Learner
+from rollart.data_plane.weights.shared_memory import SHARED_MEMORY, sweep
 from rollart.data_plane.worker import Worker
 from rollart.events import EventLog, EventSink, Tee
 from rollart.observability.trajectory_log import TrajectoryLog
@@ -148,6 +149,8 @@ class _Clusters:
         config_json = self._config.model_dump_json()
         await self._resources.declare(pools_of(self._config.pools))
         requests = worker_requests(self._config, {name: role.hardware_affinity for name, role in ROLES.items()})
+        # All at once, so that what cannot be placed is refused before anything starts; the Clusters find them bound.
+        await self._resources.bind(requests)
         train = await self._cluster("train", requests, config_json, str(self._folder / "model"), *self._store)
         model: str = await train.handles[0].call("prepare", timeout=PREPARE_SECONDS)
         generate, environment = await asyncio.gather(
@@ -158,6 +161,8 @@ class _Clusters:
 
     async def stop(self) -> None:
         await asyncio.gather(*(cluster.stop(GRACE_SECONDS) for cluster in self._clusters))
+        name, fallback = self._store
+        sweep(name, SHARED_MEMORY, Path(fallback))
 
     async def _cluster(self, role: str, requests: list[WorkerRequest], *args: object) -> Cluster:
         """Create a role's Cluster; ``None`` among the arguments stands for the worker's number."""
@@ -182,16 +187,14 @@ def _interrupts(job: Job | EvaluationJob) -> Iterator[None]:
     """Ctrl-C: ask the job to stop; a second one, or a stop that takes too long, cancels it."""
     loop = asyncio.get_running_loop()
     task = cast("asyncio.Task[object]", asyncio.current_task())
-    asked = False
+    deadlines: list[asyncio.TimerHandle] = []
 
     def interrupt() -> None:
-        nonlocal asked
-        if asked:
+        if deadlines:
             task.cancel()
             return
-        asked = True
         job.interrupt()
-        loop.call_later(STOP_SECONDS, task.cancel)
+        deadlines.append(loop.call_later(STOP_SECONDS, task.cancel))
 
     signals = (signal.SIGINT, signal.SIGTERM)
     for each in signals:
@@ -201,3 +204,5 @@ def _interrupts(job: Job | EvaluationJob) -> Iterator[None]:
     finally:
         for each in signals:
             loop.remove_signal_handler(each)
+        for deadline in deadlines:
+            deadline.cancel()
