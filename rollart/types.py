@@ -309,12 +309,13 @@ class FailureKind(StrEnum):
     GENERATION = "generation"
     REWARD_ERROR = "reward_error"
     REWARD_TIMEOUT = "reward_timeout"
-    HOST_LOST = "host_lost"
+    NO_RANDOM_POLICY = "no_random_policy"
+    """The random policy was asked for and the environment declares none; never a training outcome."""
 
     @property
     def retryable(self) -> bool:
         """Whether a fresh environment may succeed where this one failed."""
-        return self not in (FailureKind.PROMPT_TOO_LONG, FailureKind.RENDERING)
+        return self not in (FailureKind.PROMPT_TOO_LONG, FailureKind.RENDERING, FailureKind.NO_RANDOM_POLICY)
 
 
 class EpisodeFailure(msgspec.Struct, frozen=True):
@@ -425,10 +426,7 @@ HASH_START = 0
 
 def rolling_hash(state: int, span: Span) -> int:
     """Extend the 64-bit hash of a token history by one span; length-only spans hash their length."""
-    if isinstance(span, LengthSpan):
-        data = span.length.to_bytes(8, "little")
-    else:
-        data = span.packed_ids
+    data = span.length.to_bytes(8, "little") if isinstance(span, LengthSpan) else span.packed_ids
     digest = hashlib.blake2b(state.to_bytes(8, "little") + data, digest_size=8).digest()
     return int.from_bytes(digest, "little")
 

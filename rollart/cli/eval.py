@@ -32,7 +32,10 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Evaluate and print the table; 1 if any instance failed for good."""
+    """Evaluate and print the table; 1 if any instance of the model's failed for good.
+
+    The random policy is there to compare with: environments need not offer one.
+    """
     checkpoint = model_folder(parsed.checkpoint)
     parsed.overrides = [*parsed.overrides, f"model.path={json.dumps(str(checkpoint.resolve()))}"]
     config = load_checked(parsed)
@@ -42,7 +45,7 @@ def run(parsed: argparse.Namespace) -> int:
     from rich.console import Console
 
     Console(highlight=False).print(_table(checkpoint, results))
-    return FAILED if any(result.failed for result in results) else OK
+    return FAILED if any(result.failed for result in results if result.policy != "random") else OK
 
 
 def model_folder(path: Path) -> Path:

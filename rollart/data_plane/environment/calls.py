@@ -91,6 +91,14 @@ def _reported(info: dict[str, Any]) -> dict[str, Any]:
     return reported
 
 
+def lacks_random_policy(method: str, error: BaseException) -> bool:
+    """Whether ``random_action`` does not exist or says so, which no other environment of the kind would change.
+
+    Only ``LookupError`` itself says so: a ``KeyError`` or ``IndexError`` is a fault of the method.
+    """
+    return method == "random_action" and type(error) is LookupError
+
+
 def problem(method: str, error: BaseException) -> str:
     """What went wrong in ``method``, for the user."""
     if isinstance(error, InvalidReturn):

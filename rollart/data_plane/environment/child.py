@@ -27,6 +27,7 @@ from rollart.data_plane.environment.calls import (
     checked_observation,
     checked_step,
     first_cause,
+    lacks_random_policy,
     method_of,
     problem,
 )
@@ -112,7 +113,10 @@ class Host:
         try:
             return self._act(request)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code; the parent types and reports it
-            return Failed(problem(_METHODS[type(request)], error))
+            method = _METHODS[type(request)]
+            if lacks_random_policy(method, error):
+                return Failed(str(error), no_random_policy=True)
+            return Failed(problem(method, error))
 
     def _act(self, request: Reset | Step | Random) -> Answer:
         if isinstance(request, Reset):

@@ -78,9 +78,13 @@ class Closed(msgspec.Struct, frozen=True, tag="closed"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """The environment raised, or returned what it may not return: ``problem`` in words for the user."""
+    """The environment raised, or returned what it may not return: ``problem`` in words for the user.
+
+    ``no_random_policy``: it merely has no ``random_action``, and is as good as before.
+    """
 
     problem: str
+    no_random_policy: bool = False
 
 
 Answer = Started | Stepped | Action | Closed | Failed

@@ -40,6 +40,7 @@ from rollart.data_plane.environment.session import (
     EnvironmentFailure,
     EnvSession,
     failed,
+    no_random_policy,
     seconds_for,
     timed_out,
 )
@@ -231,6 +232,8 @@ class ProcessSession(EnvSession):
             child.kill()
             raise
         if isinstance(answer, Failed):
+            if answer.no_random_policy:
+                raise no_random_policy(self._config, answer.problem)
             self._healthy = False
             raise failed(self._config, method, answer.problem + child.last_output())
         return answer

@@ -27,6 +27,7 @@ from rollart.data_plane.environment.calls import (
     checked_observation,
     checked_step,
     first_cause,
+    lacks_random_policy,
     method_of,
     problem,
 )
@@ -47,7 +48,8 @@ class EnvironmentFailure(RuntimeError):
     """The environment failed, not the policy: the episode ends as ``failed(kind)`` and has no reward.
 
     Attributes:
-        kind: ``reset_error``, ``reset_timeout``, ``step_error``, ``step_timeout`` or ``environment_crash``.
+        kind: ``reset_error``, ``reset_timeout``, ``step_error``, ``step_timeout``, ``environment_crash`` or
+            ``no_random_policy``.
     """
 
     def __init__(self, kind: FailureKind, message: str) -> None:
@@ -79,7 +81,7 @@ class EnvSession(ABC):
         """A random valid action.
 
         Raises:
-            EnvironmentFailure: the environment declares no random policy.
+            EnvironmentFailure: the environment declares no random policy (``no_random_policy``), or as for ``step``.
         """
 
     @abstractmethod
@@ -145,7 +147,7 @@ class InlineSession(EnvSession):
         try:
             if self._env is None:
                 if method != "reset":
-                    raise LookupError(f"there is no environment: {method} before reset or after close")
+                    raise RuntimeError(f"there is no environment: {method} before reset or after close")
                 self._env = make_env(self._config.env, self._config.args, self._purpose, self._episode)
             result = method_of(self._env, method)(*args)
             if inspect.isawaitable(result):
@@ -155,6 +157,8 @@ class InlineSession(EnvSession):
         except (Exception, SystemExit) as error:
             if isinstance(error, TimeoutError) and deadline is not None and deadline.expired():
                 raise timed_out(self._config, method) from error
+            if lacks_random_policy(method, error):
+                raise no_random_policy(self._config, str(error)) from error
             raise failed(self._config, method, problem(method, error)) from error
 
 
@@ -162,6 +166,13 @@ def failed(config: DomainConfig, method: str, what: str) -> EnvironmentFailure:
     """The failure of a method that raised, or returned what it may not return."""
     kind = FailureKind.RESET_ERROR if method == "reset" else FailureKind.STEP_ERROR
     return EnvironmentFailure(kind, f"{config.env}: {what}")
+
+
+def no_random_policy(config: DomainConfig, what: str) -> EnvironmentFailure:
+    """The failure of ``random_action`` in an environment without one."""
+    return EnvironmentFailure(
+        FailureKind.NO_RANDOM_POLICY, f"{config.env}: {what}: give the environment a method random_action(seed)"
+    )
 
 
 def timed_out(config: DomainConfig, method: str, details: str = "") -> EnvironmentFailure:

@@ -130,7 +130,25 @@ def test_an_environment_without_random_policy_or_close(domain):
         await session.close()
         return failure
 
-    assert "Silent has no method 'random_action'" in str(asyncio.run(episode()))
+    failure = asyncio.run(episode())
+    assert failure.kind is FailureKind.NO_RANDOM_POLICY
+    assert not failure.kind.retryable
+    assert "Silent has no method 'random_action'" in str(failure)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("DeclinesRandom", FailureKind.NO_RANDOM_POLICY), ("RaisesInRandomAction", FailureKind.STEP_ERROR)],
+)
+def test_a_random_policy_that_is_declined_or_broken(domain, name, kind):
+    async def episode():
+        session = inline(domain, name)
+        await session.reset(0, 0)
+        failure = await failure_of(session.random_action(0))
+        await session.close()
+        return failure
+
+    assert asyncio.run(episode()).kind is kind
 
 
 def test_a_session_is_one_episode(domain):

@@ -45,6 +45,31 @@ async def failed(pool, config, action="x") -> EnvironmentFailure:
     return caught.value
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "reused"),
+    [
+        ("Silent", FailureKind.NO_RANDOM_POLICY, True),
+        ("DeclinesRandom", FailureKind.NO_RANDOM_POLICY, True),
+        ("RaisesInRandomAction", FailureKind.STEP_ERROR, False),
+    ],
+)
+def test_a_random_policy_that_is_missing_or_broken(domain, with_pool, name, kind, reused):
+    async def body(pool):
+        session = open_session(domain(name), pool=pool)
+        await session.reset(0, 0)
+        pids = {child.pid for child in pool._children}
+        with pytest.raises(EnvironmentFailure) as caught:
+            await session.random_action(0)
+        assert caught.value.kind is kind
+        await session.close()
+        again = open_session(domain(name), pool=pool)
+        await again.reset(0, 0)
+        assert ({child.pid for child in pool._children if child.alive} == pids) is reused
+        await again.close()
+
+    with_pool(body)
+
+
 def test_an_episode_and_the_reuse_of_its_process(domain, with_pool):
     async def body(pool):
         session = open_session(domain("Polite"), pool=pool, episode=5)

@@ -34,6 +34,18 @@ class Polite:
         return f"random {seed}"
 
 
+class DeclinesRandom(Polite):
+    """Like :class:`~rollart.data_plane.environment.env.Env` without a random policy of its own."""
+
+    def random_action(self, seed):
+        raise LookupError("DeclinesRandom declares no random policy")
+
+
+class RaisesInRandomAction(Polite):
+    def random_action(self, seed):
+        return {}["left"]
+
+
 class Process(Polite):
     """Tells about the process it lives in."""
 
