@@ -213,7 +213,7 @@ class Evaluated(Event, frozen=True):
     """``model`` or ``random``."""
     instances: int
     success: float | None
-    """Share of the scored instances; ``None`` if every one failed."""
+    """Share of the instances with a verdict; ``None`` if there is none."""
     reward: float | None
     failed: int
     """Instances without a score after the last retry; they count as neither success nor reward."""

@@ -40,7 +40,7 @@ from rollart.resource_plane.resource_manager import ResourceManager
 from rollart.runtime.in_process import InProcessRuntime
 from rollart.runtime.runtime import Runtime
 
-STOP_SECONDS = 6.0
+STOP_SECONDS = 5.0
 """After Ctrl-C the run may take this long to finish a step and write a checkpoint."""
 
 GRACE_SECONDS = 2.0
@@ -116,21 +116,19 @@ def _runtime(config: Config) -> Runtime:
 
 async def _run(config: Config, folder: Path, sink: EventSink, start: JobState, runtime: Runtime) -> JobResult:
     loop = asyncio.get_running_loop()
-    log = EventLog(folder / EVENTS, config.run.name, "driver", loop.time(), time.time(), loop.time)
-    events = Tee(log, sink)
-    clusters = _Clusters(config, folder, runtime, events)
-    try:
+    async with contextlib.AsyncExitStack() as ending:
+        ending.push_async_callback(runtime.stop)
+        log = EventLog(folder / EVENTS, config.run.name, "driver", loop.time(), time.time(), loop.time)
+        ending.callback(log.close)
+        events = Tee(log, sink)
+        clusters = _Clusters(config, folder, runtime, events)
+        ending.push_async_callback(clusters.stop)
         workers = await clusters.create()
         trajectories = TrajectoryLog(folder, config.log.trajectories)
         hooks = JobHooks(trajectories.write, lambda index: log.flush())
         job = Job(config, workers, config.placement.affinity, folder, events, hooks, start)
         with _interrupts(job):
             return await job.run()
-    finally:
-        async with contextlib.AsyncExitStack() as ending:
-            ending.callback(log.close)
-            ending.push_async_callback(runtime.stop)
-            ending.push_async_callback(clusters.stop)
 
 
 class _Clusters:
@@ -153,10 +151,8 @@ class _Clusters:
         await self._resources.bind(requests)
         train = await self._cluster("train", requests, config_json, str(self._folder / "model"), *self._store)
         model: str = await train.handles[0].call("prepare", timeout=PREPARE_SECONDS)
-        generate, environment = await asyncio.gather(
-            self._cluster("generate", requests, config_json, model, None, *self._store),
-            self._cluster("environment", requests, _PARTS, [config_json, model]),
-        )
+        generate = await self._cluster("generate", requests, config_json, model, None, *self._store)
+        environment = await self._cluster("environment", requests, _PARTS, [config_json, model])
         return JobWorkers(train.handles[0], generate.handles, environment.handles)
 
     async def stop(self) -> None:

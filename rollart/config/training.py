@@ -12,7 +12,7 @@ from rollart.config.base import Section
 class CheckpointConfig(Section):
     """Section ``checkpoint``."""
 
-    every: int = Field(0, ge=0)
+    every: int = Field(50, ge=0)
     """Save every so many iterations besides the end; 0 = only at the end."""
     keep: int = Field(3, ge=1)
     """Newest checkpoints kept."""

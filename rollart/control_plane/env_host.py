@@ -107,8 +107,10 @@ class EnvHost(Environment):
     def _ended(self, spec: EpisodeSpec, task: asyncio.Task[Ending]) -> None:
         self._managers.pop(spec.id, None)
         self._answers.pop(spec.id, None)
+        ending: Ending
         if task.cancelled():
-            ending: Ending = Cancelled(spec.id, 0)
+            # Not by us (that ends as Cancelled, or the host is stopping): user code raised it by itself.
+            ending = EpisodeFailure(spec.id, FailureKind.ENVIRONMENT_CRASH, "CancelledError out of the environment")
         elif (error := task.exception()) is not None:
             # A fault that nothing typed: still this trajectory's alone, never its siblings'.
             ending = EpisodeFailure(spec.id, FailureKind.ENVIRONMENT_CRASH, f"{type(error).__name__}: {error}")

@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from rollart.control_plane.rollout_scheduler import RolloutScheduler
 from rollart.control_plane.waits import Signal
 from rollart.events import Evaluated, EvaluationEnded, EventSink
-from rollart.types import EpisodeFailure, EpisodeSpec, Purpose, Trajectory, TrajectoryId, derive_seed
+from rollart.types import EpisodeFailure, EpisodeSpec, FailureKind, Purpose, Trajectory, TrajectoryId, derive_seed
 
 
 class _Tally(msgspec.Struct):
     """One domain's results."""
 
     scored: int = 0
+    verdicts: int = 0
     successes: int = 0
     reward: float = 0.0
     failed: int = 0
@@ -40,6 +41,7 @@ class Evaluation:
         instances: Held-out instances of each.
         greedy: Take the most likely token.
         retries: Fresh attempts for a failed trajectory.
+        stop_requested: Asked while a pass runs; True ends it without a result.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Evaluation:
         scheduler: RolloutScheduler,
         sink: EventSink,
         changed: Signal,
+        stop_requested: Callable[[], bool],
     ) -> None:
         self._seed = seed
         self._domains = domains
@@ -61,10 +64,15 @@ class Evaluation:
         self._scheduler = scheduler
         self._sink = sink
         self._changed = changed
+        self._stop_requested = stop_requested
         self._passes = 0
 
     async def play(self, version: int, *, random: bool = False) -> Mapping[str, Evaluated]:
-        """One pass over all domains; returns (and emits) the result by domain."""
+        """One pass over all domains; returns (and emits) the result by domain.
+
+        A pass that a stop interrupts has no result. A domain without a random policy has none of the random
+        pass: ``instances`` is 0.
+        """
         began = asyncio.get_running_loop().time()
         tallies = {domain: _Tally() for domain in self._domains}
         queue = deque(
@@ -72,10 +80,14 @@ class Evaluation:
         )
         self._passes += 1
         open_count = len(queue)
+        without_policy: set[str] = set()
 
         def ended(end: Trajectory | EpisodeFailure) -> None:
             nonlocal open_count
-            if isinstance(end, EpisodeFailure) and end.kind.retryable and end.id.attempt < self._retries:
+            if isinstance(end, EpisodeFailure) and end.kind is FailureKind.NO_RANDOM_POLICY:
+                without_policy.add(end.id.domain)
+                open_count -= 1
+            elif isinstance(end, EpisodeFailure) and end.kind.retryable and end.id.attempt < self._retries:
                 queue.append(self._again(end, random))
             else:
                 self._count(tallies[end.id.domain], end)
@@ -83,14 +95,17 @@ class Evaluation:
             self._changed.notify()
 
         def fill() -> bool:
-            while queue and self._scheduler.play(queue[0], ended):
-                queue.popleft()
-            return open_count == 0
+            nonlocal open_count
+            while queue and (queue[0].id.domain in without_policy or self._scheduler.play(queue[0], ended)):
+                open_count -= queue.popleft().id.domain in without_policy
+            return open_count == 0 or self._stop_requested()
 
         await self._changed.wait_for(fill, "evaluation", lambda: f"{open_count} evaluation trajectories")
+        if open_count:
+            return {}
         seconds = asyncio.get_running_loop().time() - began
         results = {
-            domain: _result(domain, version, random, self._instances, tally, seconds)
+            domain: _result(domain, version, random, 0 if domain in without_policy else self._instances, tally, seconds)
             for domain, tally in tallies.items()
         }
         for result in results.values():
@@ -116,6 +131,7 @@ class Evaluation:
         success = None if score is None else score.success
         reward = None if score is None else score.value
         tally.scored += 1
+        tally.verdicts += success is not None
         tally.successes += bool(success)
         tally.reward += reward or 0.0
         self._sink.emit(EvaluationEnded(end.id, success, reward))
@@ -127,7 +143,7 @@ def _result(domain: str, version: int, random: bool, instances: int, tally: _Tal
         version=version,
         policy="random" if random else "model",
         instances=instances,
-        success=tally.successes / tally.scored if tally.scored else None,
+        success=tally.successes / tally.verdicts if tally.verdicts else None,
         reward=tally.reward / tally.scored if tally.scored else None,
         failed=tally.failed,
         seconds=seconds,

@@ -201,7 +201,7 @@ class GroupBook:
         if member.state is MemberState.WAITING:
             member.id = retry.id
             member.state = MemberState.PENDING
-            self._pending.append(member)
+            self._pending.appendleft(member)  # its group is older than what waits for a first start
 
     def resolve_stale(self, oldest: int) -> list[Resolution]:
         """Resolve every group with a member that started before version ``oldest``."""
@@ -217,6 +217,13 @@ class GroupBook:
         if start is None or start >= oldest:
             return None
         return self._resolve(group, "stale", Outcome.EVICTED_STALE, Outcome.ABORTED_STALE)
+
+    def resolve_newest(self, domain: str) -> Resolution | None:
+        """Abandon the newest open group of a domain, or ``None`` if it has none."""
+        newest = max((group.index for group in self if group.domain == domain), default=None)
+        if newest is None:
+            return None
+        return self._resolve(self._groups[newest], "abandoned", Outcome.ABANDONED, Outcome.ABANDONED)
 
     def resolve_domain(self, domain: str) -> list[Resolution]:
         """Resolve all groups of a suspended domain."""

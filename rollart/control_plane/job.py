@@ -26,6 +26,7 @@ from rollart.data_plane.generation.engine import EngineInfo
 from rollart.data_plane.training.trainer import TrainerInfo
 from rollart.data_plane.weights.store import Manifest
 from rollart.events import EventSink, PoolBusy, RunEnded, RunStarted
+from rollart.runtime.runtime import CallTimeout, WorkerError, WorkerLost
 from rollart.types import Purpose, TrainBatch
 
 START_SECONDS = 900.0
@@ -33,6 +34,9 @@ START_SECONDS = 900.0
 
 SETTLE_SECONDS = 30.0
 """At the end of a run, how long hosts may take to confirm cancelled trajectories."""
+
+LAST_SAVE_SECONDS = 60.0
+"""After a failure, how long the trainer may take to write what it holds."""
 
 BUSY_SECONDS = 1.0
 """Period of the utilisation records."""
@@ -104,6 +108,9 @@ class Job:
         self._training_since: float | None = None
         self._paused_seconds = 0.0
         self._interrupted = False
+        self._saved = start.version
+        """Newest version that a checkpoint holds."""
+        self._checkpoint = Path(start.checkpoint) if start.checkpoint else None
 
     def interrupt(self) -> None:
         """Stop soon: a batch in training is finished and committed, a checkpoint is written, nothing more."""
@@ -132,13 +139,32 @@ class Job:
             ]
             result = await supervised(self._main(wiring), loops)
         except BaseException as error:
-            if self.wiring is not None:
-                self.wiring.scheduler.abandon_open()
             reason = "interrupted" if isinstance(error, asyncio.CancelledError) else f"failed: {error}"
-            self._sink.emit(RunEnded(reason))
+            await self._give_up(reason)
             raise
         self._sink.emit(RunEnded("interrupted" if result.interrupted else "finished"))
         return result
+
+    async def _give_up(self, reason: str) -> None:
+        """The run failed: save what was trained if the trainer still answers, give every trajectory its outcome."""
+        wiring = self.wiring
+        if wiring is not None:
+            if wiring.protocol.trained > self._saved:
+                with contextlib.suppress(WorkerError, WorkerLost, CallTimeout, OSError, TimeoutError):
+                    async with asyncio.timeout(LAST_SAVE_SECONDS):
+                        await self._save(wiring)
+            wiring.scheduler.finish()
+            wiring.scheduler.abandon_open()
+        self._sink.emit(RunEnded(reason))
+
+    async def _save(self, wiring: Wiring) -> Path:
+        """Write a checkpoint of the newest version, unless that is on disk already."""
+        version = wiring.protocol.trained
+        if self._checkpoint is None or self._saved < version:
+            self._checkpoint = await self._checkpoints.save(wiring.state())
+            self._saved = version
+            wiring.cores.buffer.release_through(version - 1)
+        return self._checkpoint
 
     async def _start_workers(self) -> Wiring:
         """Start trainer and engines, wire the control plane, and check that all hold the same weights."""
@@ -187,11 +213,11 @@ class Job:
         wiring.scheduler.open()
         await wiring.loop.train()
         train_seconds = self._trained_seconds()
+        checkpoint = await self._save(wiring)  # before anything else can go wrong
         await self._settle(wiring)
         if evaluation.instances and not self._interrupted:
             await wiring.loop.engines_reach(wiring.protocol.trained)
             await wiring.evaluation.play(wiring.protocol.trained)
-        checkpoint = await self._checkpoints.save(wiring.state())
         return JobResult(wiring.protocol.trained, self._interrupted, checkpoint, train_seconds)
 
     async def _iteration_ended(self, index: int) -> bool:
@@ -202,8 +228,7 @@ class Job:
         version = index + 1
         last = version >= self._config.run.iterations
         if self._checkpoints.due(version) and not last:
-            await self._checkpoints.save(wiring.state())
-            wiring.cores.buffer.release_through(index)
+            await self._save(wiring)
         every = self._config.evaluation.every
         if every and version % every == 0 and not last and not self._interrupted:
             await self._evaluate(wiring, version)
@@ -232,7 +257,7 @@ class Job:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_SECONDS):
                 await self._changed.wait_for(
-                    lambda: wiring.scheduler.settled, "end of the run", wiring.scheduler.describe
+                    lambda: wiring.scheduler.settled or self._interrupted, "end of the run", wiring.scheduler.describe
                 )
         wiring.scheduler.abandon_open()
 

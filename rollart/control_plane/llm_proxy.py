@@ -111,6 +111,8 @@ class LLMProxy:
         self._gate: dict[TrajectoryId, tuple[GenerationRequest, Reply]] = {}
         self._in_flight: dict[TrajectoryId, _InFlight] = {}
         self._sticky: dict[TrajectoryId, EngineClient] = {}
+        self._fallbacks: dict[str, str] = {}
+        """Class that each domain was sent to instead of the wanted one: recorded once until it changes."""
         self._suspended = False
         self._closed_for: Purpose | None = None
         self._busy: dict[int, tuple[float, float]] = {}
@@ -230,7 +232,8 @@ class LLMProxy:
             for engine in self._engines
         )
         gate = "suspended" if self._suspended else f"closed for {self._closed_for}" if self._closed_for else "open"
-        return f"LLMProxy: gate {gate}, {len(self._gate)} requests at it; {engines}"
+        dropped = f"; {self.dropped_results} answers dropped" if self.dropped_results else ""
+        return f"LLMProxy: gate {gate}, {len(self._gate)} requests at it; {engines}{dropped}"
 
     def _open_gate(self) -> None:
         if self._suspended:
@@ -254,12 +257,14 @@ class LLMProxy:
             return self._engines[0]
         wanted = class_for(self._affinity, domain)
         candidates = [
-            Candidate(index, engine.handle.info.hardware_class, True, engine.in_flight, engine.info.max_sessions)
+            Candidate(index, engine.handle.info.hardware_class, load=engine.in_flight)
             for index, engine in enumerate(self._engines)
         ]
         choice = route(wanted, candidates)
-        if choice.fallback:
+        taken = choice.hardware_class if choice.fallback else ""
+        if taken and self._fallbacks.get(domain) != taken:
             self._sink.emit(Fallback(f"generate:{domain}", wanted, choice.hardware_class, choice.reason))
+        self._fallbacks[domain] = taken
         return self._engines[choice.index]
 
     async def _collect(self, engine: EngineClient) -> None:

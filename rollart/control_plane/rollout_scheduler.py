@@ -24,7 +24,7 @@ from rollart.control_plane.env_host import HostReport
 from rollart.control_plane.env_manager import Cancelled
 from rollart.control_plane.groups import GroupBook, Resolution, Retry
 from rollart.control_plane.host_client import HostClient
-from rollart.control_plane.ledger import Ledger
+from rollart.control_plane.ledger import Ledger, LedgerError
 from rollart.control_plane.llm_proxy import LLMProxy, aborted
 from rollart.control_plane.mix import SlotSchedule
 from rollart.control_plane.sample_buffer import SampleBuffer
@@ -186,8 +186,12 @@ class RolloutScheduler:
         self._closed = True
         for resolution in self._book.resolve_all():
             self._apply(resolution)
+        trained = self._buffer.next_batch >= self._settings.iterations
         for group in self._buffer.evict_all():
-            self._resolved(group, "abandoned", Outcome.ABANDONED)
+            if trained:
+                self._resolved(group, "surplus", Outcome.SURPLUS)
+            else:
+                self._resolved(group, "abandoned", Outcome.ABANDONED)
 
     @property
     def settled(self) -> bool:
@@ -335,13 +339,19 @@ class RolloutScheduler:
             self._apply(consequence)
 
     def _retry(self, retry: Retry) -> None:
-        self._book.retry_due(retry)
-        self.pump()
+        """A timer's callback, whose errors nobody would see: they end the run through ``fatal``."""
+        try:
+            self._book.retry_due(retry)
+            self.pump()
+        except Exception as error:  # noqa: BLE001 - handed to the training side, which raises it
+            self.fatal = error
+            self._changed.notify()
 
     def _confirmed(self, cancelled: Cancelled) -> None:
         outcome = self._book.take_cancelled(cancelled.id)
-        if outcome is not None:
-            self._ledger.end(cancelled.id, outcome, generated_tokens=cancelled.generated_tokens)
+        if outcome is None:
+            raise LedgerError(f"{cancelled.id} was confirmed as cancelled, but nobody cancelled it")
+        self._ledger.end(cancelled.id, outcome, generated_tokens=cancelled.generated_tokens)
 
     def _resolve_stale(self) -> None:
         oldest = oldest_admissible_start(self._buffer.next_batch, self._settings.alpha)
@@ -416,6 +426,21 @@ class RolloutScheduler:
             self._apply(resolution)
         for group in self._buffer.evict_domain(domain):
             self._resolved(group, "abandoned", Outcome.ABANDONED)
+        self._shed_excess()
+
+    def _shed_excess(self) -> None:
+        """After a suspension the slots are dealt anew: abandon groups that have none, or they would hold
+        the places of those that the next batches need."""
+        need = self._slots.horizon(self._admission())
+        live = self._buffer.ready()
+        live.update(Counter(group.domain for group in self._book))
+        for domain in self._slots.active:
+            for _ in range(live[domain] - need[domain]):
+                resolution = self._book.resolve_newest(domain)
+                if resolution is not None:
+                    self._apply(resolution)
+                else:
+                    self._resolved(self._buffer.evict_newest(domain), "abandoned", Outcome.ABANDONED)
 
 
 def _scored(trajectory: Trajectory) -> TrajectoryScored:

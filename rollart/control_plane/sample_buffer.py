@@ -84,6 +84,11 @@ class SampleBuffer:
         """Remove a suspended domain's groups."""
         return list(self._ready.pop(domain, {}).values())
 
+    def evict_newest(self, domain: str) -> Group:
+        """Remove the newest ready group of a domain, which must have one."""
+        groups = self._ready[domain]
+        return groups.pop(max(groups))
+
     def evict_all(self) -> list[Group]:
         """The run ends: what is left was not trained."""
         return self._take(lambda group: True)

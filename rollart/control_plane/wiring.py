@@ -102,6 +102,7 @@ def wire(
         scheduler,
         sink,
         changed,
+        hooks.stop_requested,
     )
     return Wiring(cores, hosts, scheduler, proxy, protocol, loop, evaluation)
 

@@ -211,3 +211,12 @@ def test_mutant_push_that_overtakes_its_report_is_caught(monkeypatch: pytest.Mon
     # Batches are there before they are asked for, and pushes take about as long as a report.
     scenario = Scenario(alpha=3, iterations=8, slow=(0.0, 0.01), train=0.05, publish=0.25, report=0.4)
     assert found_by_some_run(lambda seed: msgspec.structs.replace(scenario, seed=seed))
+
+
+def test_mutant_suspension_that_keeps_excess_groups_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout_scheduler.RolloutScheduler, "_shed_excess", lambda self: None)
+    scenario = Scenario(
+        alpha=0, mode="sync", weights=(6.0, 6.0, 1.0, 1.0), groups_per_batch=8, step_error=0.03, retries=0,
+        starvation_limit=1, iterations=2,
+    )  # fmt: skip
+    assert found_by_some_run(lambda seed: msgspec.structs.replace(scenario, seed=seed), runs=80)
