@@ -21,8 +21,8 @@ class EngineConfig(Section):
     max_sessions: int = Field(512, ge=1)
     """Trajectories whose KV cache is kept between turns; the least recently used are dropped."""
     max_context: int | None = Field(None, ge=16)
-    """Longest token history of a trajectory; ``None`` takes the model's longest sequence."""
-    prefill_chunk: int = Field(256, ge=1)
+    """Longest token history of a trajectory; ``None`` takes the domains' longest ``max_context``."""
+    prefill_chunk: int = Field(1024, ge=1)
     """Prompt tokens computed in one step, over all requests."""
     deterministic: bool = False
     """Fixed batch rows and KV width, fixed prefill chunks: results do not depend on what else runs."""
