@@ -1,4 +1,4 @@
-"""Models as Hugging Face folders: build a tiny one, load any, and say how large one is without loading it.
+"""Models as Hugging Face folders: find or fetch one, build a tiny one, load any.
 
 Invariants:
 
@@ -8,7 +8,7 @@ Invariants:
 * models are made one at a time in a process: the library replaces functions of ``torch.nn.init`` meanwhile, and two
   engines that load at once would both get a wrong model.
 
-Who calls them: the driver (build), trainer and engines (load), ``rollart plan`` (sizes).
+Who calls them: the training Worker (find, build), trainer and engines (load).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import json
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, Qwen3Config
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel, Qwen3Config
 from transformers.utils import logging as transformers_logging
 
 from rollart.config.checks import looks_local
@@ -38,6 +38,9 @@ PAD, BOS, EOS, UNKNOWN = SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")
 """The first four token ids of a tiny model, in this order."""
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_OTHER_FORMATS = ("*.gguf", "*.h5", "*.msgpack", "*.onnx", "*.onnx_data", "*.ot", "*.tflite", "original/*")
+"""Files of a hub repository that are of no use here, and may be larger than the model."""
 
 _MAKING = threading.RLock()
 """Held while a model is made or loaded."""
@@ -145,18 +148,50 @@ def weights_of(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     yield from model.named_parameters()
 
 
+def model_folder(model: str | Path) -> Path:
+    """The absolute folder of a model; one of the hub is fetched first, unless the cache has it.
+
+    Args:
+        model: A local folder (``~`` is the home folder), or a hub id ``owner/name``. The hub's own environment
+            variables apply: ``HF_HOME`` and ``HF_HUB_CACHE`` (the cache), ``HF_HUB_OFFLINE``, ``HF_TOKEN``.
+
+    Raises:
+        ModelError: there is no such folder, it holds no model, or the hub does not give it.
+    """
+    name = str(model)
+    folder = Path(name).expanduser().absolute()
+    if not folder.is_dir():
+        if isinstance(model, Path) or looks_local(name):
+            raise ModelError(f"model folder {folder} not found: give an existing folder, or a hub id owner/name")
+        folder = _fetched(name)
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"model folder {folder} has no config.json: give a Hugging Face model folder")
+    return folder
+
+
+def _fetched(name: str) -> Path:
+    try:
+        return Path(snapshot_download(name, ignore_patterns=list(_OTHER_FORMATS)))
+    except Exception as error:
+        # Of the HTTP library's errors, too, none has a type that could be named here without depending on it.
+        raise ModelError(
+            f"model {name} is no local folder, not in the hub's cache, and cannot be fetched ({_first_line(error)}): "
+            "check the name and the network (HF_HUB_OFFLINE must not be set), or set model.path to a model folder"
+        ) from error
+
+
 def load_model(model: str | Path, dtype: str = "float32", device: str | torch.device = "cpu") -> PreTrainedModel:
     """Load a causal language model from a folder or by its hub id.
 
     Args:
-        model: Local folder, or hub id ``owner/name``.
+        model: As :func:`model_folder` takes it.
         dtype: ``float32``, ``bfloat16`` or ``float16``.
         device: Torch device.
 
     Raises:
         ModelError: there is no such model, it is not a causal language model, or its weights are damaged or incomplete.
     """
-    name = _checked_name(model)
+    name = str(model_folder(model))
     try:
         with _MAKING:
             loaded, info = AutoModelForCausalLM.from_pretrained(
@@ -177,69 +212,6 @@ def load_model(model: str | Path, dtype: str = "float32", device: str | torch.de
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSize:
-    """What a model takes.
-
-    Attributes:
-        parameters: Tied tensors counted once.
-        layers, hidden: Of the decoder.
-        cache_values: Numbers in the KV cache for each token.
-        vocabulary: Token ids.
-        context: Longest sequence, 0 if unlimited.
-    """
-
-    parameters: int
-    layers: int
-    hidden: int
-    cache_values: int
-    vocabulary: int
-    context: int
-
-    def weight_bytes(self, dtype: str = "float32") -> int:
-        return self.parameters * _DTYPES[dtype].itemsize
-
-    def cache_bytes(self, tokens: int, dtype: str = "float32") -> int:
-        """KV cache of ``tokens`` tokens."""
-        return self.cache_values * tokens * _DTYPES[dtype].itemsize
-
-    def trainer_bytes(self, micro_batch_tokens: int) -> int:
-        """A trainer's memory: float32 weights, gradients, two Adam moments, the published snapshot and working
-        copies (seven of them), and the activations of one micro-batch, about 20 hidden vectors a layer and token.
-        """
-        activations = 20 * self.layers * self.hidden * micro_batch_tokens + 3 * self.vocabulary * 1024
-        return 4 * (7 * self.parameters + activations)
-
-
-def model_size(model: str | Path | PretrainedConfig) -> ModelSize:
-    """The size of a model from its configuration alone; no weights are read or allocated.
-
-    Raises:
-        ModelError: as :func:`load_model`.
-    """
-    if isinstance(model, PretrainedConfig):
-        config = model
-    else:
-        name = _checked_name(model)
-        try:
-            config = AutoConfig.from_pretrained(name)
-        except (OSError, ValueError, KeyError) as error:
-            raise ModelError(f"the configuration of model {name} cannot be read: {_first_line(error)}") from error
-    with torch.device("meta"):
-        shell = _from_config(config)
-    heads = config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    return ModelSize(
-        parameters=sum(tensor.numel() for _, tensor in weights_of(shell)),
-        layers=config.num_hidden_layers,
-        hidden=config.hidden_size,
-        cache_values=2 * config.num_hidden_layers * kv_heads * head_dim,
-        vocabulary=config.vocab_size,
-        context=getattr(config, "max_position_embeddings", None) or 0,
-    )
-
-
 def _from_config(config: PretrainedConfig) -> PreTrainedModel:
     try:
         with _MAKING:
@@ -248,18 +220,6 @@ def _from_config(config: PretrainedConfig) -> PreTrainedModel:
         raise ModelError(f"{type(config).__name__} is not a causal language model: {_first_line(error)}") from error
     model.tie_weights()
     return model
-
-
-def _checked_name(model: str | Path) -> str:
-    name = str(model)
-    if isinstance(model, Path) or looks_local(name):
-        folder = Path(name).expanduser()
-        if not folder.is_dir():
-            raise ModelError(f"model folder {folder} not found: give an existing folder, or a hub id owner/name")
-        if not (folder / "config.json").is_file():
-            raise ModelError(f"model folder {folder} has no config.json: give a Hugging Face model folder")
-        return str(folder)
-    return name
 
 
 def _first_line(error: BaseException) -> Any:

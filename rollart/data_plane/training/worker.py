@@ -44,16 +44,17 @@ class Learner(ActorTrain):
         self._turn = asyncio.Lock()
 
     async def prepare(self) -> str:
-        """Make sure that the model exists; returns its folder or hub id.
+        """Make sure that the model exists on this machine; returns its absolute folder.
 
         Raises:
-            ModelError, RenderingError: the tiny model cannot be built; the message says what to change.
+            ModelError: there is no such model, or it cannot be fetched or built; the message says what to change.
+            RenderingError: a domain gives no vocabulary for the tiny model.
         """
         if self._config.model.path is not None:
-            return self._config.model.path
+            return await offload(_find_model, self._config.model.path)
         if not (self._folder / "config.json").is_file():
             await offload(_build_tiny_model, self._config, self._folder)
-        return str(self._folder)
+        return str(self._folder.absolute())
 
     async def start(self, checkpoint: str) -> TrainerInfo:
         """Load the model, or continue from a checkpoint folder."""
@@ -95,6 +96,12 @@ def _make_trainer(config: Config, model: str, writer: SharedMemoryWriter) -> Tor
     from rollart.data_plane.training.torch_trainer import TorchTrainer
 
     return TorchTrainer(config, model, writer)
+
+
+def _find_model(path: str) -> str:
+    from rollart.data_plane.training.models import model_folder
+
+    return str(model_folder(path))
 
 
 def _build_tiny_model(config: Config, folder: Path) -> None:

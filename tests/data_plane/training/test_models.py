@@ -1,4 +1,4 @@
-"""Tiny models and their tokenizer, loading with clear errors, sizes from the configuration alone."""
+"""Tiny models and their tokenizer, loading with clear errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoTokenizer, LlamaConfig, Qwen3Config
+from transformers import AutoTokenizer
 
 from rollart.config.model import TinyModelConfig
 from rollart.data_plane.training.models import (
@@ -17,8 +17,6 @@ from rollart.data_plane.training.models import (
     ModelError,
     build_tiny_model,
     load_model,
-    model_size,
-    tiny_config,
     weights_of,
 )
 
@@ -136,22 +134,3 @@ def test_a_folder_that_is_not_there() -> None:
     for name in ("/no/such/folder", Path("nowhere")):
         with pytest.raises(ModelError, match=r"model folder .* not found"):
             load_model(name)
-
-
-def test_sizes_are_those_of_the_loaded_model(model_folder: Path) -> None:
-    size = model_size(model_folder)
-    model = load_model(model_folder)
-    assert size.parameters == sum(parameter.numel() for parameter in model.parameters())
-    assert (size.layers, size.hidden, size.vocabulary, size.context) == (2, 16, 29, 512)
-    assert size.cache_values == 2 * 2 * 2 * 8
-    assert size.weight_bytes("bfloat16") == 2 * size.parameters
-    assert size.cache_bytes(10) == 10 * 64 * 4
-    assert size.trainer_bytes(0) < size.trainer_bytes(1000)
-
-
-def test_sizes_of_large_models_need_no_memory() -> None:
-    tied = Qwen3Config(vocab_size=1000, hidden_size=64, num_hidden_layers=2, tie_word_embeddings=True)
-    untied = Qwen3Config(vocab_size=1000, hidden_size=64, num_hidden_layers=2, tie_word_embeddings=False)
-    assert model_size(untied).parameters - model_size(tied).parameters == 64_000
-    assert model_size(LlamaConfig()).parameters == 6_738_415_616
-    assert model_size(tiny_config(TinyModelConfig(layers=4), 394)).parameters == 641_664
