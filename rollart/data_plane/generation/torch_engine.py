@@ -41,6 +41,8 @@ class TorchEngineCore(RequestCore):
         prefill_chunk: Prompt tokens of one step.
         bucket_bytes: Of the weight store, which the checksum depends on.
         version: Of the weights that the model has.
+        checksum: Of the trainer's weights of this version, if the model's were converted from them; by default
+            computed from the model's own.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class TorchEngineCore(RequestCore):
         prefill_chunk: int,
         bucket_bytes: int,
         version: int = 0,
+        checksum: str | None = None,
     ) -> None:
         super().__init__(
             address,
@@ -64,7 +67,7 @@ class TorchEngineCore(RequestCore):
         self._runner = runner
         self._seed = seed
         self._prefill_chunk = prefill_chunk
-        self._checksum = runner.checksum(bucket_bytes)
+        self._checksum = checksum or runner.checksum(bucket_bytes)
         self._slots = Slots(runner.slots, runner.max_context)
         self._rows = np.empty(0, np.int64)
         """Slots of the running requests, in the order of admission."""

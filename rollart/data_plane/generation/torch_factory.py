@@ -13,10 +13,14 @@ from rollart.data_plane.generation.kv_cache import KVCache
 from rollart.data_plane.generation.model_runner import ModelRunner, UnsupportedModel, kv_shape
 from rollart.data_plane.generation.registry import EngineSetup
 from rollart.data_plane.generation.torch_engine import TorchEngineCore
+from rollart.data_plane.generation.weight_loading import model_checksum
 from rollart.data_plane.training.models import load_model
 
 CACHE_SHARE = 0.8
 """Share of an accelerator's free memory that the KV cache may take; the rest is for activations."""
+
+TRAINED_DTYPE = "float32"
+"""The dtype of the trainer's weights, and so of the versions that it publishes."""
 
 
 def build_torch_core(config: EngineConfig, setup: EngineSetup) -> TorchEngineCore:
@@ -31,6 +35,7 @@ def build_torch_core(config: EngineConfig, setup: EngineSetup) -> TorchEngineCor
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
+    checksum = None if config.dtype == TRAINED_DTYPE else _trained_checksum(setup)
     model = load_model(setup.model, config.dtype, device)
     context = max_context(config, model, setup)
     sessions = config.max_sessions
@@ -46,7 +51,13 @@ def build_torch_core(config: EngineConfig, setup: EngineSetup) -> TorchEngineCor
         prefill_chunk=config.prefill_chunk,
         bucket_bytes=setup.bucket_bytes,
         version=setup.version,
+        checksum=checksum,
     )
+
+
+def _trained_checksum(setup: EngineSetup) -> str:
+    """The checksum of the model's weights as the trainer loads them, before this engine's dtype rounds them."""
+    return model_checksum(load_model(setup.model, TRAINED_DTYPE), setup.bucket_bytes)
 
 
 def max_context(config: EngineConfig, model: PreTrainedModel, setup: EngineSetup) -> int:
