@@ -21,7 +21,7 @@ class Composition(NamedTuple):
 
     Attributes:
         batch: What the model computes.
-        sampled: ``int64[S]``, slots that sample a token, in the order of the batch's logits.
+        sampled: ``int64[S]``, slots that sample a token, rising, in the order of the batch's logits.
         prefill_tokens: Tokens of prompt chunks in the batch.
     """
 
@@ -42,35 +42,29 @@ def compose(slots: Slots, running: np.ndarray, budget: int) -> Composition:
     is_single = pending == 1
     singles = np.sort(running[is_single])
     positions = slots.length[singles] - 1
-    tokens = slots.tokens[singles, positions].astype(np.int64)
     if len(singles) == len(running):
-        batch = Batch(tokens, positions, singles, len(singles), [], np.arange(len(singles)))
-        return Composition(batch, singles, 0)
-    chunks, complete = _chunks(slots, running[~is_single], budget)
-    count = sum(chunk.size for chunk in chunks)
-    ends = len(singles) + np.cumsum([chunk.size for chunk in chunks]) - 1
+        tokens = slots.tokens[singles, positions].astype(np.int64)
+        return Composition(Batch(tokens, positions, singles, len(singles), [], np.arange(len(singles))), singles, 0)
+    wanted, size = running[~is_single], pending[~is_single]
+    size = np.minimum(size, budget - np.cumsum(size) + size)  # what the earlier ones leave of the budget
+    by_size = np.argsort(size, kind="stable")
+    by_size = by_size[size[by_size] > 0]
+    wanted, size = wanted[by_size], size[by_size]
+    start, ends = slots.kv_length[wanted], np.cumsum(size)
+    total = int(ends[-1])
+    chunk_slots = np.repeat(wanted, size)
+    chunk_positions = np.arange(total) + np.repeat(start - ends + size, size)
+    all_slots = np.concatenate([singles, chunk_slots])
+    all_positions = np.concatenate([positions, chunk_positions])
+    complete = start + size == slots.length[wanted]
+    sample = np.concatenate([np.arange(len(singles)), len(singles) + ends[complete] - 1])
+    sample = sample[np.argsort(all_slots[sample])]
     batch = Batch(
-        np.concatenate([tokens, *(slots.tokens[c.slot, c.start : c.start + c.size] for c in chunks)]),
-        np.concatenate([positions, *(np.arange(c.start, c.start + c.size) for c in chunks)]),
-        np.concatenate([singles, *(np.full(c.size, c.slot) for c in chunks)]),
+        slots.tokens[all_slots, all_positions].astype(np.int64),
+        all_positions,
+        all_slots,
         len(singles),
-        chunks,
-        np.concatenate([np.arange(len(singles)), ends[complete]]),
+        [TokenRun(*run) for run in zip(wanted.tolist(), start.tolist(), size.tolist(), strict=True)],
+        sample,
     )
-    last = np.array([chunk.slot for chunk in chunks], np.int64)[complete]
-    return Composition(batch, np.concatenate([singles, last]), count)
-
-
-def _chunks(slots: Slots, rows: np.ndarray, budget: int) -> tuple[list[TokenRun], np.ndarray]:
-    """Prompt chunks, first come first served, and which of them complete their prompt."""
-    chunks: list[TokenRun] = []
-    complete: list[bool] = []
-    for slot in rows.tolist():
-        start, length = int(slots.kv_length[slot]), int(slots.length[slot])
-        count = min(length - start, budget)
-        chunks.append(TokenRun(slot, start, count))
-        complete.append(start + count == length)
-        budget -= count
-        if budget == 0:
-            break
-    return chunks, np.array(complete, np.bool_)
+    return Composition(batch, all_slots[sample], total)

@@ -43,6 +43,9 @@ class KVCache:
         shape = (slots, kv_heads, max_length, head_dim)
         self.keys = [_zeros(shape, dtype, device) for _ in range(layers)]
         self.values = [_zeros(shape, dtype, device) for _ in range(layers)]
+        self._rows_of_keys = [tensor.view(slots * kv_heads, -1) for tensor in self.keys]
+        self._rows_of_values = [tensor.view(slots * kv_heads, -1) for tensor in self.values]
+        self._scratch = [self.keys[0].new_empty(0) for _ in range(2)]
         self._flat_keys = [tensor.view(-1, head_dim) for tensor in self.keys]
         self._flat_values = [tensor.view(-1, head_dim) for tensor in self.values]
 
@@ -58,17 +61,38 @@ class KVCache:
             slots, positions: ``int64[T]``.
 
         Returns:
-            ``int64[T * kv_heads]``.
+            ``int64[T, kv_heads]``.
         """
         first = slots * (self.kv_heads * self.max_length) + positions
         heads = np.arange(self.kv_heads, dtype=np.int64) * self.max_length
-        index: np.ndarray = (first[:, None] + heads).reshape(-1)
+        index: np.ndarray = first[:, None] + heads
         return index
 
     def write(self, layer: int, index: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Store keys and values of ``T`` tokens, ``[1, kv_heads, T, head_dim]`` or ``[T, kv_heads, 1, head_dim]``."""
-        self._flat_keys[layer].index_copy_(0, index, keys.transpose(1, 2).reshape(-1, self.head_dim))
-        self._flat_values[layer].index_copy_(0, index, values.transpose(1, 2).reshape(-1, self.head_dim))
+        """Store keys and values of tokens, ``[T, kv_heads, head_dim]``."""
+        self._flat_keys[layer].index_put_((index,), keys)
+        self._flat_values[layer].index_put_((index,), values)
+
+    def gather_index(self, slots: np.ndarray) -> np.ndarray:
+        """``int64[n * kv_heads]`` of slots ``int64[n]``, for :meth:`gather`."""
+        index: np.ndarray = slots[:, None] * self.kv_heads + np.arange(self.kv_heads)
+        return index.reshape(-1)
+
+    def gather(self, layer: int, index: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copies of the first ``width`` keys and values of some slots, each ``[n, kv_heads, width, head_dim]``.
+
+        They are overwritten by the next call.
+        """
+        row = width * self.head_dim
+        size = len(index) * row
+        if len(self._scratch[0]) < size:  # kept, since fresh memory costs as much as the copy
+            self._scratch = [self.keys[0].new_empty(size) for _ in range(2)]
+        copies = []
+        for source, scratch in zip((self._rows_of_keys, self._rows_of_values), self._scratch, strict=True):
+            copy = scratch[:size].view(len(index), row)
+            torch.index_select(source[layer][:, :row], 0, index, out=copy)
+            copies.append(copy.view(-1, self.kv_heads, width, self.head_dim))
+        return copies[0], copies[1]
 
     def clear(self) -> None:
         """Make every stored value finite again."""

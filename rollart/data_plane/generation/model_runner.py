@@ -1,7 +1,7 @@
 """Runs a Hugging Face causal LM over a step's mixed tokens, with the KV cache in session slots.
 
-The model's own modules compute everything but attention; logits are computed only where a token is
-sampled. Two ways to run a step:
+A decoder computes the tokens: a fused one for small models of the Llama / Qwen family, or the model's own modules for
+every model that honours transformers' attention interface. Two ways to run a step:
 
 * normally, all tokens in one forward ``[1, T]``;
 * deterministic: in forwards of a fixed number of tokens, padded, each token attending as a row of its
@@ -9,15 +9,15 @@ sampled. Two ways to run a step:
   on chunk borders, nor on whether its history came from decode steps, prefill or a rebuild. Kernels
   whose bits depend on the row's position are found at start-up, where the number of rows is chosen.
 
-At start-up the runner also compares its logits with the model's plain forward, so that a model whose
-attention or head does something else is refused instead of sampled wrongly.
+At start-up the runner compares its logits with the model's plain forward, so that a model whose attention
+or head does something else is refused instead of sampled wrongly.
 
 Who calls it: the torch engine core.
 """
 
 from __future__ import annotations
 
-import inspect
+import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -25,11 +25,15 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from rollart.data_plane.generation.attention import IMPLEMENTATION, Planner, StepPlan, TokenRun, UnsupportedAttention
+from rollart.data_plane.generation.attention import Piece, StepPlan, TokenRun
+from rollart.data_plane.generation.decoder import REMEDY, Decoder, ModulesDecoder, UnsupportedModel
+from rollart.data_plane.generation.fused_decoder import FusedDecoder, fusable
 from rollart.data_plane.generation.kv_cache import KVCache
-from rollart.data_plane.generation.norms import fuse_norms
+from rollart.data_plane.generation.planning import Planner
 from rollart.data_plane.generation.weight_loading import check_manifest, load_weights, model_checksum
 from rollart.data_plane.weights.store import Manifest
+
+_log = logging.getLogger(__name__)
 
 PROBE_LENGTH = 12
 """Tokens of the start-up check: a chunk, a chunk with history, and single tokens."""
@@ -40,18 +44,14 @@ the model would sample: rounding to half precision moves unlikely tokens of a re
 ones by 0.1 (measured with a model of 135 M parameters)."""
 
 
-class UnsupportedModel(RuntimeError):
-    """The torch engine cannot run this model; the message says why and what to do."""
-
-
 class Batch(NamedTuple):
     """The tokens of one step.
 
     Attributes:
         tokens, positions, slots: ``int64[T]``, flattened; first the single tokens, by rising slot, then the chunks.
         singles: How many of them are single tokens of different sessions.
-        chunks: The other tokens, in order.
-        sample: ``int64[S]``, indices of the tokens whose logits are wanted.
+        chunks: The other tokens, in order, by rising size.
+        sample: ``int64[S]``, indices of the tokens whose logits are wanted, by rising slot, one of a session.
     """
 
     tokens: np.ndarray
@@ -70,37 +70,34 @@ class ModelRunner:
         slots: Sessions.
         max_context: Tokens of a session.
         rows: Tokens of one deterministic forward; ``None`` runs normally.
+        fused: Whether the fused decoder may be chosen.
 
     Raises:
         UnsupportedModel: it does not honour the attention interface, or its forward differs from the plain one.
     """
 
-    def __init__(self, model: PreTrainedModel, slots: int, max_context: int, rows: int | None = None) -> None:
+    def __init__(
+        self, model: PreTrainedModel, slots: int, max_context: int, rows: int | None = None, *, fused: bool = True
+    ) -> None:
         self.model = model.eval()
         self.slots = slots
         self.max_context = max_context
         self._device = model.device
         self._name = type(model).__name__
-        parameters = inspect.signature(model.forward).parameters
-        if not {"logits_to_keep", "position_ids"} <= parameters.keys():
-            raise UnsupportedModel(f"{self._name}.forward lacks logits_to_keep or position_ids: {_REMEDY}")
         self.vocabulary: int = model.config.get_text_config().vocab_size
         layers, kv_heads, head_dim = kv_shape(model)
         # the last slot is where padding tokens write
         self._cache = KVCache(layers, slots + 1, max_context, kv_heads, head_dim, model.dtype, self._device)
         self._padding_slot = slots
-        self._planner = Planner(self._cache)
+        self._planner = Planner(self._cache, model.config.get_text_config().num_attention_heads)
         self._rows: int | None = None
-        reference = self._plain_logprobs()
-        try:
-            model.set_attn_implementation(IMPLEMENTATION)
-        except (ValueError, KeyError, AttributeError) as error:
-            raise UnsupportedModel(f"{self._name} does not take an attention function ({error}): {_REMEDY}") from error
-        fuse_norms(model)
-        self._compare(reference)
-        if rows is not None:
-            self._rows = self._stable_rows(rows)
-            self._compare(reference)
+        self._decoder = self._choose_decoder(rows, fused)
+        _log.info("%s runs on the %s decoder", self._name, self._decoder.name)
+
+    @property
+    def decoder(self) -> str:
+        """Name of the decoder in use."""
+        return self._decoder.name
 
     @property
     def rows(self) -> int | None:
@@ -119,7 +116,9 @@ class ModelRunner:
     def load(self, manifest: Manifest, flat: np.ndarray) -> str:
         """Take new weights in place; returns their checksum."""
         with torch.no_grad():
-            return load_weights(self.model, manifest, flat)
+            checksum = load_weights(self.model, manifest, flat)
+        self._decoder.refresh()
+        return checksum
 
     def checksum(self, bucket_bytes: int) -> str:
         """Checksum of the present weights, as a manifest of them has."""
@@ -133,16 +132,17 @@ class ModelRunner:
     def _one_forward(self, batch: Batch) -> torch.Tensor:
         planner, first = self._planner, batch.singles
         pieces = planner.rows(0, batch.slots[:first], batch.positions[:first] + 1) if first else []
-        for run in batch.chunks:
-            pieces.append(planner.chunk(first, run))
-            first += run.size
-        index = self._cache.write_index(batch.slots, batch.positions)
-        plan = StepPlan(self._cache, self._tensor(index), pieces, len(batch.tokens))
-        return self._run(batch.tokens, batch.positions, plan, batch.sample if batch.chunks else None)
+        if not batch.chunks:
+            return self._run(batch.tokens, batch.positions, batch.slots, pieces, [], None)
+        pieces += planner.chunks(first, batch.chunks)
+        sample, sampled = batch.sample, []
+        if len(sample):
+            sampled = planner.rows(0, batch.slots[sample], batch.positions[sample] + 1)
+        return self._run(batch.tokens, batch.positions, batch.slots, pieces, sampled, sample)
 
     def _fixed_forwards(self, batch: Batch, rows: int) -> torch.Tensor:
         total = len(batch.tokens)
-        logits = []
+        logits, order = [], []
         for start in range(0, total, rows):
             end = min(start + rows, total)
             tokens, positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
@@ -154,30 +154,49 @@ class ModelRunner:
                 self._planner.tokens(first, run)
                 for first, run in _runs(batch.slots[start:end], batch.positions[start:end])
             ]
-            index = self._cache.write_index(slots, positions)
-            plan = StepPlan(self._cache, self._tensor(index), pieces, rows)
-            block = self._run(tokens, positions, plan, None)
-            wanted = batch.sample[(batch.sample >= start) & (batch.sample < end)] - start
-            logits.append(block[self._tensor(wanted)])
-        return torch.cat(logits)
+            block = self._run(tokens, positions, slots, pieces, [], None)
+            here = np.flatnonzero((batch.sample >= start) & (batch.sample < end))
+            order.append(here)
+            logits.append(block[self._tensor(batch.sample[here] - start)])
+        return torch.cat(logits)[self._tensor(np.argsort(np.concatenate(order)))]
 
     def _run(
-        self, tokens: np.ndarray, positions: np.ndarray, plan: StepPlan, sample: np.ndarray | None
+        self,
+        tokens: np.ndarray,
+        positions: np.ndarray,
+        slots: np.ndarray,
+        pieces: list[Piece],
+        sampled: list[Piece],
+        sample: np.ndarray | None,
     ) -> torch.Tensor:
-        """One forward. ``sample=None`` samples every token: they then go as a batch of sequences of one token."""
-        axis = 0 if sample is not None else 1
-        output = self.model(
-            input_ids=self._tensor(tokens).unsqueeze(axis),
-            position_ids=self._tensor(positions).unsqueeze(axis),
-            use_cache=False,
-            logits_to_keep=0 if sample is None else self._tensor(sample),
-            rollart_plan=plan,
-        )
-        logits: torch.Tensor = output.logits.squeeze(axis).float()
-        return logits
+        index = self._tensor(self._cache.write_index(slots, positions))
+        plan = StepPlan(self._cache, index, pieces, sampled)
+        wanted = None if sample is None else self._tensor(sample)
+        return self._decoder.forward(self._tensor(tokens), self._tensor(positions), plan, wanted)
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)
+
+    def _choose_decoder(self, rows: int | None, fused: bool) -> Decoder:
+        """The fastest decoder that gives the model's own log-probabilities."""
+        reference = self._plain_logprobs()
+        if fused and fusable(self.model):
+            self._decoder = FusedDecoder(self.model, self.max_context)
+            try:
+                self._prove(reference, rows)
+                return self._decoder
+            except UnsupportedModel as error:
+                _log.warning("falling back to the modules' decoder: %s", error)
+        self._decoder = ModulesDecoder(self.model)
+        self._prove(reference, rows)
+        return self._decoder
+
+    def _prove(self, reference: torch.Tensor, rows: int | None) -> None:
+        self._rows = None
+        self._compare(reference)
+        if rows is not None:
+            self._rows = self._stable_rows(rows)
+            self._compare(reference)
 
     def _plain_logprobs(self) -> torch.Tensor:
         """The plain forward's log-probabilities of the probe."""
@@ -196,23 +215,18 @@ class ModelRunner:
         third = len(tokens) // 3
         sizes = [third, third] + [1] * (len(tokens) - 2 * third)
         logits, start = [], 0
-        for size in filter(None, sizes):
+        for size in sizes:
             positions = np.arange(start, start + size)
-            part = tokens[start : start + size]
-            slots = np.zeros(size, np.int64)
             chunks = [] if size == 1 else [TokenRun(0, start, size)]
-            batch = Batch(part, positions, slots, int(size == 1), chunks, np.arange(size))
-            try:
-                logits.append(self.forward(batch))
-            except (UnsupportedAttention, TypeError, RuntimeError) as error:
-                raise UnsupportedModel(f"{self._name}: {error}: {_REMEDY}") from error
+            slots, last = np.zeros(size, np.int64), np.array([size - 1])
+            logits.append(self.forward(Batch(tokens[positions], positions, slots, int(size == 1), chunks, last)))
             start += size
-        gaps = (torch.log_softmax(torch.cat(logits), -1) - reference).abs()
-        gap = float((reference.exp() * gaps).sum(-1).mean())
-        if not gap <= PROBE_TOLERANCE.get(self.model.dtype, 1e-4):
+        found = torch.log_softmax(torch.cat(logits), -1)
+        gap = float((found - reference[np.cumsum(sizes) - 1]).abs().max())
+        if not gap <= PROBE_TOLERANCE.get(self.model.dtype, 1e-3):
             raise UnsupportedModel(
                 f"{self._name}: the engine's log-probabilities differ by {gap:.2g} from the model's own forward "
-                f"(its attention or its head does more than the torch engine's): {_REMEDY}"
+                f"(its attention or its head does more than the torch engine's): {REMEDY}"
             )
 
     def _stable_rows(self, rows: int) -> int:
@@ -243,9 +257,6 @@ def kv_shape(model: PreTrainedModel) -> tuple[int, int, int]:
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     return config.num_hidden_layers, kv_heads, head_dim
-
-
-_REMEDY = "use an engine that supports it, or a model whose modules call transformers' attention interface"
 
 
 def _runs(slots: np.ndarray, positions: np.ndarray) -> Iterator[tuple[int, TokenRun]]:

@@ -9,8 +9,9 @@ import torch
 from transformers import PreTrainedModel
 
 from rollart.config.engine import EngineConfig
+from rollart.data_plane.generation.decoder import UnsupportedModel
 from rollart.data_plane.generation.kv_cache import KVCache
-from rollart.data_plane.generation.model_runner import ModelRunner, UnsupportedModel, kv_shape
+from rollart.data_plane.generation.model_runner import ModelRunner, kv_shape
 from rollart.data_plane.generation.registry import EngineSetup
 from rollart.data_plane.generation.torch_engine import TorchEngineCore
 from rollart.data_plane.generation.weight_loading import model_checksum

@@ -1,7 +1,8 @@
 """What every generation engine must do. A test module inherits a class and provides the fixture ``bench``.
 
-:class:`EngineSemantics` needs no tokens and holds for emulated engines too; :class:`EngineTokens` adds
-what an engine with a model must generate, against plain forward passes of the model.
+:class:`EngineSemantics` needs no tokens and holds for emulated engines too; :class:`EngineTokens` says
+what an engine with a model must generate, against plain forward passes of the model. An engine with a model must
+pass both, and the second with every model family and code path that it has.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Started:
         await self._engine.stop()
 
 
-LONG = SamplingParams(max_new_tokens=40)
+LONG = SamplingParams(max_new_tokens=24)
 SHORT = SamplingParams(max_new_tokens=3)
 
 
@@ -203,7 +204,7 @@ class EngineSemantics:
                 engine.abort([episode.id, waiting.id, Episode(2).id])
                 partial, nothing = await client.answers(2)
                 assert (partial.status, partial.finish_reason) == (ResultStatus.DONE, FinishReason.ABORT)
-                assert 5 <= len(partial.action) < 40
+                assert 5 <= len(partial.action) < 24
                 assert lengths(partial) == [(0, len(partial.action))]
                 assert (nothing.finish_reason, len(nothing.action)) == (FinishReason.ABORT, 0)
                 assert engine.stats().sessions == 0
@@ -393,7 +394,7 @@ class EngineSemantics:
         assert not all(map(same_action, first, other))
 
 
-class EngineTokens(EngineSemantics):
+class EngineTokens:
     """Tokens and log-probabilities equal those of the model's plain forward."""
 
     def test_greedy_tokens_equal_a_plain_forward(self, bench: TokenBench) -> None:

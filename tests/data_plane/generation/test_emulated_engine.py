@@ -35,7 +35,7 @@ class EmulatedBench(Bench):
         seed: int = 0,
         version: int = 0,
     ) -> Engine:
-        lengths = EmulatedLengths(mean=24, spread=0.3)
+        lengths = EmulatedLengths(mean=20, spread=0.3)
         core = EmulatedCore(
             EngineAddress(0),
             seed,

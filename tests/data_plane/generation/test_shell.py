@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from engine_client import DEADLINE, Client, Episode
@@ -34,13 +36,6 @@ def core(kind: type[EmulatedCore] = EmulatedCore) -> EmulatedCore:
 
 def manifest(version: int) -> Manifest:
     return Manifest(version, (), (), 0, f"checksum-{version}")
-
-
-def damage(folder: Path, manifest: Manifest) -> None:
-    """Overwrite a published bucket with zeros."""
-    bucket = manifest.buckets[0]
-    (path,) = folder.rglob(bucket.key)
-    path.write_bytes(bytes(bucket.size))
 
 
 def test_a_core_that_raises_fails_every_call_with_the_first_cause() -> None:
@@ -94,26 +89,41 @@ def test_prefetched_versions_are_bounded_and_older_ones_dropped() -> None:
     virtual_loop.run(main())
 
 
+class Slow(WeightReader):
+    """Pulls only when it is let."""
+
+    def __init__(self, reader: WeightReader) -> None:
+        self._reader = reader
+        self.let = threading.Event()
+
+    def pull(self, manifest: Manifest) -> np.ndarray:
+        assert self.let.wait(DEADLINE)
+        return self._reader.pull(manifest)
+
+
 def test_prefetch_runs_beside_generation_and_damage_is_reported(tmp_path: Path) -> None:
     bench = TorchBench(qwen3, tmp_path)
     wanted = bench.manifest(1)
+    reader = Slow(SharedMemoryReader("bench", tmp_path, tmp_path))
 
     async def main() -> None:
-        engine = bench.engine()
+        engine = EngineShell(lambda: bench.core(), reader)
         await engine.start()
         client = Client(engine)
-        engine.submit([Episode(0).request(bench.span(6), SamplingParams(40))])
-        await bench.generate(client, 1)
-        await engine.prefetch(wanted)
-        assert engine.stats().running == 1
-        damage(tmp_path, wanted)
-        damaged = Manifest(2, wanted.tensors, wanted.buckets, wanted.size, wanted.checksum)
+        prefetch = asyncio.create_task(engine.prefetch(wanted))
+        await client.one(Episode(0).request(bench.span(6), SamplingParams(10)))
+        assert not prefetch.done()
+        reader.let.set()
+        await prefetch
+        buckets = (msgspec.structs.replace(wanted.buckets[0], checksum="0" * 16), *wanted.buckets[1:])
+        damaged = msgspec.structs.replace(wanted, version=2, buckets=buckets)
         with pytest.raises(WeightStoreError, match="damaged"):
             await engine.prefetch(damaged)
         await engine.suspend()
         assert (await engine.update(1)).checksum == wanted.checksum
         await engine.resume()
-        assert len(await client.answers(1)) == 1
+        answer = await client.one(Episode(1).request(bench.span(6), SamplingParams(4)))
+        assert [run.version for run in answer.versions] == [1]
         await engine.stop()
 
     asyncio.run(main())

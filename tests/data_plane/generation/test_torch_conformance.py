@@ -7,16 +7,31 @@ from pathlib import Path
 
 import pytest
 from engine_conformance import EngineTokens
-from torch_bench import Build, TorchBench, llama, qwen3
+from torch_bench import TorchBench, llama, qwen3
 
 
-@pytest.fixture(params=[qwen3, llama])
+@pytest.fixture
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TorchBench]:
-    build: Build = request.param
-    bench = TorchBench(build, tmp_path)
+    build, fused = request.param
+    bench = TorchBench(build, tmp_path, fused=fused)
     yield bench
     bench.close()
 
 
-class TestTorchEngine(EngineTokens):
-    """The suite on Qwen3 and Llama."""
+@pytest.mark.parametrize("bench", [pytest.param((qwen3, True), id="qwen3")], indirect=True)
+class TestSemantics(EngineSemantics):
+    """Sessions, answers and versions do not depend on the model."""
+
+
+@pytest.mark.parametrize(
+    "bench",
+    [
+        pytest.param((qwen3, True), id="qwen3-fused"),
+        pytest.param((llama, True), id="llama-fused"),
+        pytest.param((qwen3, False), id="qwen3-modules"),
+        pytest.param((llama, False), id="llama-modules"),
+    ],
+    indirect=True,
+)
+class TestTokens(EngineTokens):
+    """Tokens, on both decoders."""

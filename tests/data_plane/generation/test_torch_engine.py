@@ -17,9 +17,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from rollart.data_plane.generation.attention import GatheredRows, Planner, Rows
-from rollart.data_plane.generation.kv_cache import KVCache
-from rollart.data_plane.generation.model_runner import ModelRunner, UnsupportedModel
+from rollart.data_plane.generation.decoder import UnsupportedModel
+from rollart.data_plane.generation.model_runner import ModelRunner
 from rollart.data_plane.generation.torch_engine import TorchEngineCore
 from rollart.types import EngineAddress, GenerationResult, ResultStatus, SamplingParams, TokenSpan
 
@@ -60,25 +59,6 @@ def test_scattered_slots(build: Build) -> None:
         check_logprobs(build, prompt, result)
 
 
-def test_the_ways_to_reach_scattered_rows_agree() -> None:
-    """By calls for each run of slots, by one call that reads idle slots too, and by one on a gathered copy."""
-    slots, lengths = np.array([0, 1, 8, 20, 40]), np.array([4, 3, 6, 2, 6])
-    cache = KVCache(1, 41, 8, 2, 16, torch.float32, torch.device("cpu"))
-    generator = torch.Generator().manual_seed(0)
-    for tensor in (*cache.keys, *cache.values):
-        tensor.normal_(generator=generator)
-    query = torch.randn(5, 4, 16, generator=generator)
-    kinds, outputs = [], []
-    for call_seconds in (0.0, 11.0, 1000.0):
-        pieces = Planner(cache, call_seconds, copy_seconds=1.0).rows(0, slots, lengths)
-        kinds.append([type(piece) for piece in pieces])
-        parts = [piece.attend(cache, 0, query[piece.first : piece.first + piece.count], None) for piece in pieces]
-        outputs.append(torch.cat(parts))
-    assert kinds == [[Rows] * 4, [GatheredRows], [Rows]]
-    assert torch.allclose(outputs[0], outputs[1], atol=1e-6)
-    assert torch.allclose(outputs[0], outputs[2], atol=1e-6)
-
-
 def gpt2() -> PreTrainedModel:
     """Learned positions and no key-value groups: served, since it honours the interface."""
     torch.manual_seed(0)
@@ -87,7 +67,7 @@ def gpt2() -> PreTrainedModel:
 
 
 def test_another_family_that_honours_the_interface_is_served() -> None:
-    engine = core(gpt2())
+    engine = core(gpt2(), fused=False)
     engine.add(Episode(0).request(span(9), SamplingParams(10)))
     (result,) = drain(engine)
     check_logprobs(lambda _: gpt2(), span(9), result)
@@ -127,7 +107,7 @@ def test_a_model_that_differs_from_its_plain_forward_is_refused() -> None:
     model = qwen3(0)
     model.__class__ = Scaled
     with pytest.raises(UnsupportedModel, match="differ by"):
-        ModelRunner(model, 4, 64)
+        ModelRunner(model, 4, 64, fused=False)
 
 
 def test_logits_that_are_not_finite_end_only_their_request() -> None:

@@ -72,10 +72,13 @@ def core(
     seed: int = 0,
     version: int = 0,
     deterministic: bool = False,
+    fused: bool = True,
 ) -> TorchEngineCore:
     """A core over a model."""
+    runner = ModelRunner(model, max_sessions, max_context, max_rows if deterministic else None, fused=fused)
+    assert runner.decoder == ("fused" if fused else "modules")
     return TorchEngineCore(
-        ModelRunner(model, max_sessions, max_context, max_rows if deterministic else None),
+        runner,
         EngineAddress(0),
         seed,
         max_rows=max_rows,
@@ -97,15 +100,16 @@ class TorchBench(TokenBench):
 
     vocabulary = VOCABULARY
 
-    def __init__(self, build: Build, folder: Path) -> None:
+    def __init__(self, build: Build, folder: Path, fused: bool = True) -> None:
         self._build = build
+        self._fused = fused
         self._writer = SharedMemoryWriter("bench", BUCKET_BYTES, folder, folder)
         self._reader = SharedMemoryReader("bench", folder, folder)
         self._manifests: dict[int, Manifest] = {}
         self._plain = lru_cache(maxsize=None)(build)
 
     def core(self, *, version: int = 0, **options: int) -> TorchEngineCore:
-        return core(self._build(version), version=version, **options)
+        return core(self._build(version), version=version, fused=self._fused, **options)
 
     def engine(
         self,
