@@ -10,11 +10,16 @@ shape of 641,664 parameters. Measured, by CPU time, alternately, the best of the
 * ``padded``: the trainer on the library's modules with padded rows of similar length (the fallback);
 * ``plain``: forward, full logits, log-softmax and backward of the same trajectories in padded
   micro-batches of as many tokens, in the order they come, without an optimizer: what a plain loop does;
-* ``products``: only the matrix products of the decoder, forward and backward, on as many tokens as
-  ``train_step`` computes, each of the exact shape: nothing can be faster without computing less.
+* ``products``: only the matrix products with weights, forward and backward, on as many tokens as
+  ``train_step`` computes, each of the exact shape: the limit without computing less;
+* ``attention``: the attention of all layers but the last, which is small matrix products in the main.
 
-``--grow`` repeats it with observations that differ between the members of a group after the first, so that
-only the first observation is shared.
+It is repeated with observations that differ between the members of a group after the first, so that only the
+first observation is shared.
+
+What bounds it: products and attention are about three quarters of ``train_step``, at the rate that these
+products have alone; the rest is passes over memory (norms, rotary positions, the activation), about a tenth
+is planning, rows and the optimizer.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from rollart.config.config import Config
 from rollart.config.model import TinyModelConfig
@@ -34,6 +40,7 @@ from rollart.data_plane.training.batching import MicroBatch, Row, micro_batches,
 from rollart.data_plane.training.forward import PaddedForward, padded
 from rollart.data_plane.training.models import build_tiny_model, load_model
 from rollart.data_plane.training.torch_trainer import TorchTrainer
+from rollart.data_plane.training.tree_attention import TreeAttention
 from rollart.data_plane.weights.store import Manifest, WeightWriter
 from rollart.types import (
     Group,
@@ -105,7 +112,7 @@ def _walk(
     return turns, place, state == 10
 
 
-def plain_step(model: torch.nn.Module, rows: list[Row], budget: int) -> Callable[[], None]:
+def plain_step(model: PreTrainedModel, rows: list[Row], budget: int) -> Callable[[], None]:
     """Forward and backward with full logits, rows padded in the order they come."""
     parts: list[list[Row]] = [[]]
     for row in rows:
@@ -130,25 +137,50 @@ def plain_step(model: torch.nn.Module, rows: list[Row], budget: int) -> Callable
     return step
 
 
-def products(model: torch.nn.Module, packed: list[MicroBatch]) -> Callable[[], None]:
-    """The matrix products of all layers on the tokens of ``packed``, with what the trainer really skips."""
+def products(model: PreTrainedModel, packed: list[MicroBatch]) -> Callable[[], None]:
+    """The matrix products of all layers on the tokens of ``packed``, less what the trainer skips."""
     layers = [
-        [parameter.detach() for name, parameter in layer.named_parameters() if parameter.ndim == 2]
-        for layer in model.model.layers
+        [parameter.detach() for parameter in layer.parameters() if parameter.ndim == 2] for layer in model.model.layers
     ]
     wide = max(max(weight.shape) for weights in layers for weight in weights)
     most = max(len(batch.tokens) for batch in packed)
     inputs, outputs = torch.randn(most, wide), torch.randn(most, wide)
 
+    def rows(batch: MicroBatch, layer: int, position: int) -> int:
+        if layer == 0 and position < 3:  # queries, keys, values
+            return len(np.unique(batch.tokens))
+        return len(batch.predictions) if layer == len(layers) - 1 and position not in (1, 2) else len(batch.tokens)
+
     def step() -> None:
         for batch in packed:
-            for weights in layers:
-                last = weights is layers[-1]
+            for layer, weights in enumerate(layers):
                 for position, weight in enumerate(weights):
-                    size = len(batch.predictions) if last and position not in (1, 2) else len(batch.tokens)
+                    size = rows(batch, layer, position)
                     x = inputs.view(-1)[: size * weight.shape[1]].view(size, -1)
                     y = outputs.view(-1)[: size * weight.shape[0]].view(size, -1)
                     _ = x @ weight.t(), y @ weight, y.t() @ x
+
+    return step
+
+
+def attention(model: PreTrainedModel, packed: list[MicroBatch]) -> Callable[[], None]:
+    """Attention of all layers but the last, forward and backward, of plans made beforehand."""
+    config = model.config
+    heads, kv_heads, head_dim, layers = SHAPE.heads, SHAPE.kv_heads, SHAPE.head_dim, config.num_hidden_layers
+    plans = []
+    for batch in packed:
+        owned = [np.arange(start, len(path)) for path, start in zip(batch.paths, batch.owned_from, strict=True)]
+        numbers = [path[own] for path, own in zip(batch.paths, owned, strict=True)]
+        plan = TreeAttention(batch.paths, owned, numbers, heads, kv_heads, head_dim, torch.device("cpu"), layers)
+        plans.append((plan, len(batch.tokens)))
+    most = max(size for _, size in plans)
+    queries, context = torch.randn(most + 1, heads * head_dim), torch.randn(most, kv_heads * 2 * head_dim)
+
+    def step() -> None:
+        for plan, size in plans:
+            for _ in range(layers - 1):
+                _, saved = plan.forward(queries[:size], context[:size])
+                plan.add_to_nodes(plan.backward(queries[: size + 1], saved)[1], size)
 
     return step
 
@@ -198,6 +230,7 @@ def run(rounds: int, shared: bool) -> None:
             "padded": padded_step,
             "plain": plain_step(model, rows, config.training.micro_batch_tokens),
             "products": products(model, packed),
+            "attention": attention(model, packed),
         },
         rounds,
     )

@@ -3,7 +3,8 @@
 What it saves against running the library's modules on padded rows, all of it exact up to rounding:
 
 * no padding, and tokens that rows have in common are computed once (:mod:`...tree_attention`);
-* in the last layer, queries, output projection and MLP only where a next token was generated;
+* in the first layer, queries, keys and values once for each different token; in the last, queries, output
+  projection and MLP only where a next token was generated;
 * fewer passes over memory (:mod:`...fast_layer`), no autograd bookkeeping inside the decoder.
 
 :func:`unsupported` says whether a model has the structure; :func:`agrees` compares log-probabilities
@@ -25,7 +26,7 @@ from transformers import PreTrainedModel
 
 from rollart.config.training import TrainingConfig
 from rollart.data_plane.training.batching import MicroBatch, Row, micro_batches, totals_of
-from rollart.data_plane.training.fast_layer import FastLayer, Kept, Positions
+from rollart.data_plane.training.fast_layer import FastLayer, Kept, Route
 from rollart.data_plane.training.forward import LossFunction, PaddedForward, PolicyForward
 from rollart.data_plane.training.losses import token_log_probabilities
 from rollart.data_plane.training.tree_attention import TreeAttention
@@ -46,15 +47,16 @@ _TOLERANCE = 1e-3
 
 @dataclass(slots=True)
 class _Run:
-    """One micro-batch on its way through the layers."""
+    """One micro-batch on its way through the layers.
+
+    Attributes:
+        tokens: Token of each row of the first layer's input.
+        routes: One for each layer.
+        kept: What the layers done so far keep for the backward pass.
+    """
 
     tokens: Tensor
-    select: Tensor
-    """Nodes that have predictions."""
-    positions: Positions
-    last_positions: Positions
-    attention: TreeAttention
-    last_attention: TreeAttention
+    routes: list[Route]
     kept: list[Kept]
 
 
@@ -120,18 +122,18 @@ class FastForward(PolicyForward):
         wanted = [own[number_of[path[own]] >= 0] for path, own in zip(batch.paths, owned, strict=True)]
         numbers = [number_of[path[own]] for path, own in zip(batch.paths, wanted, strict=True)]
         shape = (self._heads, self._kv_heads, self._head_dim, device, len(self._layers))
-        select = torch.from_numpy(nodes).to(device)
         rotations = self._rotations(torch.from_numpy(batch.positions).to(device))
-        run = _Run(
-            tokens=torch.from_numpy(batch.tokens).to(device),
-            select=select,
-            positions=Positions(rotations, rotations),
-            last_positions=Positions(rotations, rotations.index_select(0, select)),
-            attention=TreeAttention(batch.paths, owned, everywhere, *shape),
-            last_attention=TreeAttention(batch.paths, wanted, numbers, *shape),
-            kept=[],
-        )
-        return run, torch.from_numpy(predicted_by.reshape(-1)).to(device)
+        select = torch.from_numpy(nodes).to(device)
+        tokens = torch.from_numpy(batch.tokens).to(device)
+        last_attention = TreeAttention(batch.paths, wanted, numbers, *shape)
+        routes = [Route(last_attention, rotations, rotations.index_select(0, select), select)]
+        if len(self._layers) > 1:
+            attention = TreeAttention(batch.paths, owned, everywhere, *shape)
+            tokens, source = torch.unique(tokens, return_inverse=True)
+            first = Route(attention, rotations, rotations, source=source)
+            between = Route(attention, rotations, rotations)
+            routes = [first, *[between] * (len(self._layers) - 2), *routes]
+        return _Run(tokens, routes, []), torch.from_numpy(predicted_by.reshape(-1)).to(device)
 
     def _rotations(self, positions: Tensor) -> Tensor:
         like = self._model.model.embed_tokens.weight
@@ -142,19 +144,15 @@ class FastForward(PolicyForward):
     def _decode(self, run: _Run, *, keep: bool) -> Tensor:
         """Hidden states of the nodes that have predictions, before the final norm."""
         hidden: Tensor = self._model.model.embed_tokens.weight.detach().index_select(0, run.tokens)
-        for layer in self._layers[:-1]:
-            hidden, kept = layer.forward(hidden, None, run.attention, run.positions)
+        for layer, route in zip(self._layers, run.routes, strict=True):
+            hidden, kept = layer.forward(hidden, route)
             if keep:
                 run.kept.append(kept)
-        hidden, kept = self._layers[-1].forward(hidden, run.select, run.last_attention, run.last_positions)
-        if keep:
-            run.kept.append(kept)
         return hidden
 
     def _backward(self, run: _Run, gradient: Tensor) -> None:
-        gradient = self._layers[-1].backward(gradient, run.kept.pop(), run.last_attention, run.last_positions)
-        for layer in reversed(self._layers[:-1]):
-            gradient = layer.backward(gradient, run.kept.pop(), run.attention, run.positions)
+        for layer, route in zip(reversed(self._layers), reversed(run.routes), strict=True):
+            gradient = layer.backward(gradient, run.kept.pop(), route)
         embedding = self._model.model.embed_tokens
         if embedding.padding_idx is not None:
             gradient[run.tokens == embedding.padding_idx] = 0.0  # the library never trains that input row

@@ -8,7 +8,8 @@ Working copies of the weights are laid out for it, and gradients are brought bac
 * the softmax scale is folded into the queries.
 
 A layer may be asked for some nodes only: then queries, output projection and MLP are computed for these
-alone. In the last layer that is all but the few positions whose next token was generated.
+alone. In the last layer that spares all but the few positions whose next token was generated. And nodes
+may share a row of the input: in the first layer, before positions enter, equal tokens do.
 
 Everything is exact up to rounding; nothing is approximated. Who calls it:
 :mod:`rollart.data_plane.training.fast_forward`.
@@ -29,7 +30,6 @@ from rollart.data_plane.training.tree_attention import Saved, TreeAttention
 class Kept:
     """What the backward pass of one layer needs."""
 
-    select: Tensor | None
     normed: Tensor
     scale: Tensor
     query: tuple[Tensor, Tensor] | None
@@ -45,11 +45,23 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
-    """Rotations of the nodes, complex ``[n, 1, head_dim / 2]``, and of the selected ones."""
+class Route:
+    """How a layer is run on a micro-batch of ``n`` nodes.
 
-    all: Tensor
-    selected: Tensor
+    Attributes:
+        attention: Between its nodes.
+        rotations: Complex ``[n, 1, head_dim / 2]``.
+        query_rotations: Of the nodes whose output is wanted.
+        select: These nodes, or ``None`` for all.
+        source: ``None`` if the layer's input has a row for each node, else the row of each node; then all outputs
+            are wanted. The first layer's input has one row for each different token.
+    """
+
+    attention: TreeAttention
+    rotations: Tensor
+    query_rotations: Tensor
+    select: Tensor | None = None
+    source: Tensor | None = None
 
 
 class FastLayer:
@@ -95,13 +107,10 @@ class FastLayer:
                     self._query_bias *= self._softmax_scale
         self._gradients: dict[str, Tensor] = {}
 
-    def forward(
-        self, hidden: Tensor, select: Tensor | None, attention: TreeAttention, positions: Positions
-    ) -> tuple[Tensor, Kept]:
-        """``[n, hidden]`` to ``[n, hidden]``, or to the rows of ``select`` in that order."""
+    def forward(self, hidden: Tensor, route: Route) -> tuple[Tensor, Kept]:
+        """``[n, hidden]`` (see ``Route.source``) to ``[n, hidden]`` or to the rows of ``select`` in that order."""
         normed, scale = _normalise(hidden, self._epsilon)
-        chosen = normed if select is None else normed.index_select(0, select)
-        residual = hidden if select is None else hidden.index_select(0, select)
+        chosen = normed if route.select is None else normed.index_select(0, route.select)
         queries = _linear(chosen, self._query, self._query_bias).view(-1, self._heads, self._head_dim)
         keys_values = _linear(normed, self._key_value, self._key_value_bias)
         keys = self._keys_of(keys_values)
@@ -111,45 +120,59 @@ class FastLayer:
             key = _normalise(keys, self._epsilon)
             queries = query[0] * self._query_norm
             torch.mul(key[0], self._key_norm, out=keys)
-        _rotate(queries, positions.selected)
-        _rotate(keys, positions.all)
-        attended, saved = attention.forward(queries.view(len(chosen), -1), keys_values)
+        if route.source is not None:
+            queries, keys_values = queries.index_select(0, route.source), keys_values.index_select(0, route.source)
+        _rotate(queries, route.query_rotations)
+        _rotate(self._keys_of(keys_values), route.rotations)
+        attended, saved = route.attention.forward(queries.view(len(queries), -1), keys_values)
+        which = route.select if route.source is None else route.source
+        residual = hidden if which is None else hidden.index_select(0, which)
         middle = torch.addmm(residual, attended, self._output.t())
         normed_mlp, scale_mlp = _normalise(middle, self._epsilon)
         gate, up = normed_mlp @ self._gate.t(), normed_mlp @ self._up.t()
         sigmoid = torch.sigmoid(gate)
         product = (gate * sigmoid).mul_(up)
         result = middle.addmm_(product, self._down.t())
-        kept = Kept(
-            select, normed, scale, query, key, saved, attended, normed_mlp, scale_mlp, gate, sigmoid, up, product
-        )
+        kept = Kept(normed, scale, query, key, saved, attended, normed_mlp, scale_mlp, gate, sigmoid, up, product)
         return result, kept
 
-    def backward(self, gradient: Tensor, kept: Kept, attention: TreeAttention, positions: Positions) -> Tensor:
+    def backward(self, gradient: Tensor, kept: Kept, route: Route) -> Tensor:
         """Gradient of the layer's input from that of its output (which is overwritten)."""
         middle = self._mlp_backward(gradient, kept)
         self._add("output", middle, kept.attended)
         attended = middle.new_zeros(len(middle) + 1, self._output.shape[1])
         torch.mm(middle, self._output, out=attended[:-1])
-        queries, context = attention.backward(attended, kept.attention)
-        keys_values = attention.add_to_nodes(context, len(kept.normed))
+        queries, context = route.attention.backward(attended, kept.attention)
+        keys_values = route.attention.add_to_nodes(context, len(route.rotations))
         queries = queries.view(-1, self._heads, self._head_dim)
+        _rotate(queries, route.query_rotations.conj())
+        _rotate(self._keys_of(keys_values), route.rotations.conj())
+        if route.source is not None:
+            inputs = len(kept.normed)
+            queries, keys_values, middle = (
+                part.new_zeros(inputs, *part.shape[1:]).index_add_(0, route.source, part)
+                for part in (queries, keys_values, middle)
+            )
+        return self._inputs_backward(queries, keys_values, middle, kept, route.select)
+
+    def _inputs_backward(
+        self, queries: Tensor, keys_values: Tensor, residual: Tensor, kept: Kept, select: Tensor | None
+    ) -> Tensor:
+        """From the gradients of unrotated queries, keys and values, and of the residual, to that of the input."""
         keys = self._keys_of(keys_values)
-        _rotate(queries, positions.selected.conj())
-        _rotate(keys, positions.all.conj())
         if kept.query is not None and kept.key is not None:
             self._head_norm_backward("query_norm", queries, kept.query, self._query_norm)
             self._head_norm_backward("key_norm", keys, kept.key, self._key_norm)
-        queries = queries.view(len(middle), -1)
-        chosen = kept.normed if kept.select is None else kept.normed.index_select(0, kept.select)
+        queries = queries.view(len(queries), -1)
+        chosen = kept.normed if select is None else kept.normed.index_select(0, select)
         self._add("query", queries, chosen, bias=self._query_bias is not None)
         self._add("key_value", keys_values, kept.normed, bias=self._key_value_bias is not None)
         normed = keys_values @ self._key_value
-        if kept.select is None:
+        if select is None:
             normed.addmm_(queries, self._query)
-            return _normalise_backward(middle, normed, kept.normed, kept.scale)
-        normed.index_add_(0, kept.select, queries @ self._query)
-        residual = torch.zeros_like(normed).index_copy_(0, kept.select, middle)
+        else:
+            normed.index_add_(0, select, queries @ self._query)
+            residual = torch.zeros_like(normed).index_copy_(0, select, residual)
         return _normalise_backward(residual, normed, kept.normed, kept.scale)
 
     def collect(self) -> None:

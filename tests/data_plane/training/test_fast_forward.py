@@ -41,6 +41,7 @@ MODELS = {
     "qwen2, biased": Qwen2Config(**SHAPE, tie_word_embeddings=False),
     "llama": LlamaConfig(**SHAPE, tie_word_embeddings=False),
     "llama, multi-query": LlamaConfig(**SHAPE | {"num_key_value_heads": 1}, tie_word_embeddings=True),
+    "one layer": Qwen3Config(**SHAPE | {"num_hidden_layers": 1}, head_dim=8, tie_word_embeddings=True),
     "mistral": MistralConfig(**SHAPE, sliding_window=None),
 }
 
