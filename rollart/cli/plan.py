@@ -114,7 +114,7 @@ def _memory(config: Config) -> Iterator[str]:
     memory, engines = estimated_memory(config, shape), config.engine.count
     assumed = f" (with a vocabulary of {TINY_VOCABULARY})" if config.model.path is None else ""
     yield f"model          {shape.parameters:,} parameters{assumed}"
-    yield f"trainer        about {_bytes(memory.trainer)}: weights, gradients, AdamW, one pass's activations"
+    yield f"trainer        about {_bytes(memory.trainer)}: weights, gradients, AdamW, snapshots, one pass's activations"
     yield f"engine         about {_bytes(memory.engine)} each, {engines} of them: weights, KV cache"
     yield f"weight store   about {_bytes(memory.store)}: two versions"
     yield f"together       about {_bytes(memory.total(engines))}, besides 0.5 GB of libraries for each process"

@@ -21,6 +21,13 @@ TINY_VOCABULARY = 256
 LOGIT_COPIES = 3
 """Copies of the logits alive at once in a training pass: logits, log-probabilities and their gradient."""
 
+MOMENTS = 2
+"""Running means that AdamW keeps of each weight's gradient."""
+
+TRAINER_COPIES = 2 + MOMENTS + 2
+"""Numbers for each weight in the trainer: the weight, its gradient, AdamW's moments, and two snapshots (the last
+version's while the next one's is taken)."""
+
 ACTIVATIONS = 16
 """Saved values of hidden size for each token and layer in a training pass, about, without recomputation."""
 
@@ -133,7 +140,8 @@ class Memory(NamedTuple):
     """Estimated bytes by process, at their largest.
 
     Attributes:
-        trainer: Weights, gradients, two AdamW moments, and one micro-batch's activations.
+        trainer: Weights, gradients, two AdamW moments, the snapshots that are published, and one micro-batch's
+            activations; with several optimizer steps an iteration also what a failed one goes back to.
         engine: Weights, and a KV cache of ``max_sessions`` full contexts (at most what can be in flight).
         store: The versions that the weight store holds while engines change over.
     """
@@ -150,9 +158,11 @@ class Memory(NamedTuple):
 def estimated_memory(config: Config, shape: ModelShape) -> Memory:
     """Estimate, within a factor of about two, what the processes need beyond their libraries (0.5 GB each)."""
     sizes = derived_sizes(config)
-    weight_bytes = FLOAT_BYTES[config.training.dtype] * shape.parameters
-    # Weights and gradients, and AdamW's two moments in the type of the weights.
-    states = 4 * weight_bytes
+    # Whatever the passes compute in, the trainer keeps and publishes float32.
+    weight_bytes = FLOAT_BYTES["float32"] * shape.parameters
+    states = (TRAINER_COPIES + (MOMENTS if sizes.optimizer_steps > 1 else 0)) * weight_bytes
+    if config.training.dtype != "float32":
+        states += FLOAT_BYTES[config.training.dtype] * shape.parameters  # autocast's copy of the weights
     tokens = min(config.training.micro_batch_tokens, sizes.tokens_per_batch)
     logits = LOGIT_COPIES * tokens * shape.vocabulary * 4
     activations = ACTIVATIONS * tokens * shape.hidden * shape.layers * FLOAT_BYTES[config.training.dtype]

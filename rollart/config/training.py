@@ -62,7 +62,7 @@ class TrainingConfig(Section):
     micro_batch_tokens: int = Field(2048, ge=1)
     """Tokens of one forward-backward pass, padding included where rows are padded."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of weights, gradients and optimizer state."""
+    """Type that passes compute in (``bfloat16`` is autocast); weights, gradients and optimizer stay ``float32``."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where it runs."""
     threads: int = Field(1, ge=1)

@@ -81,6 +81,20 @@ def test_the_memory_estimate_follows_what_costs_memory() -> None:
     assert small.total(2) == small.trainer + 2 * small.engine + small.store
 
 
+def test_the_trainer_keeps_float32_whatever_it_computes_in() -> None:
+    shape = model_shape(ModelConfig())
+    assert shape is not None
+    config = _config(training={"micro_batch_tokens": 1})
+    single = estimated_memory(config, shape)
+    half = estimated_memory(_config(training={"micro_batch_tokens": 1, "dtype": "bfloat16"}), shape)
+    several = estimated_memory(_config(training={"micro_batch_tokens": 1, "minibatches": 2}), shape)
+
+    assert single.trainer > 6 * 4 * shape.parameters, "weights, gradients, two moments, two snapshots"
+    assert half.trainer > single.trainer, "autocast adds a copy"
+    assert half.store == single.store == 2 * 4 * shape.parameters
+    assert several.trainer - single.trainer == 2 * 4 * shape.parameters, "the moments to go back to"
+
+
 def test_the_algorithm_in_words() -> None:
     text = describe_algorithm(_config(training={"schedule": "linear", "entropy_bonus": 0.01, "warmup": 5}))
     assert "mean of its group of 8, divided by the group's standard deviation" in text
