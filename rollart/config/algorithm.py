@@ -1,4 +1,4 @@
-"""The effective algorithm in plain sentences, for ``rollart plan`` and the report of a run's start."""
+"""The effective algorithm in plain sentences, for ``rollart plan`` and for what the trainer says of itself."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ def _advantage(config: Config) -> str:
     scales = {"std": ", divided by the group's standard deviation", "domain": ", divided by its domain's deviation"}
     scale = scales.get(training.advantage_norm, "")
     dropped = "; groups with equal rewards are dropped" if rollout.filter_zero_variance else ""
+    if training.algorithm != "grpo":
+        scale = scales["domain"] if training.advantage_norm == "domain" else ""
+        return f"The advantage is what {training.algorithm} makes of a group of {rollout.group_size}{scale}{dropped}."
     return f"GRPO: the advantage is the reward minus the mean of its group of {rollout.group_size}{scale}{dropped}."
 
 
@@ -25,8 +28,10 @@ def _loss(config: Config) -> str:
         "sequence": "sequences, each over its tokens",
         "domain": "domains, each over its tokens",
     }[training.loss_norm]
+    several = training.epochs * training.minibatches > 1
+    reference = "proximal" if several and training.correction == "tis" else "behaviour"
     parts = [
-        f"The policy ratio is clipped to [{1 - training.clip_low:g}, {1 + training.clip_high:g}]",
+        f"The ratio to the {reference} policy is clipped to [{1 - training.clip_low:g}, {1 + training.clip_high:g}]",
         f"the loss is averaged over {over}",
     ]
     if training.correction == "tis":

@@ -98,8 +98,11 @@ def test_the_trainer_keeps_float32_whatever_it_computes_in() -> None:
 def test_the_algorithm_in_words() -> None:
     text = describe_algorithm(_config(training={"schedule": "linear", "entropy_bonus": 0.01, "warmup": 5}))
     assert "mean of its group of 8, divided by the group's standard deviation" in text
-    assert "clipped to [0.8, 1.28]" in text
+    assert "ratio to the behaviour policy is clipped to [0.8, 1.28]" in text
     assert "truncated at 2" in text
     assert "AdamW at 0.001 (linear to 0, 5 iterations of warm-up)" in text
     assert "at most 1 version before" in text
     assert "Synchronous (alpha 0)" in describe_algorithm(_config(run={"mode": "sync"}))
+    own = describe_algorithm(_config(training={"algorithm": "my:fn", "minibatches": 2}))
+    assert own.startswith("The advantage is what my:fn makes of a group of 8. The ratio to the proximal policy")
+    assert "GRPO" not in own

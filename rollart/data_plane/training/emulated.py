@@ -50,7 +50,7 @@ class EmulatedLearner(ActorTrain):
     async def start(self, checkpoint: str) -> TrainerInfo:
         if checkpoint:
             self._version = int(Path(checkpoint).name.rpartition("_")[2])
-        return TrainerInfo(self._version, 1, emulated_manifest(self._version).checksum, "emulated trainer")
+        return TrainerInfo(self._version, 1, emulated_manifest(self._version).checksum, "emulated trainer", "none")
 
     async def train_step(self, batch: TrainBatch) -> TrainReport:
         if batch.index != self._version:

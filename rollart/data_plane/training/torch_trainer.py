@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rollart.config.algorithm import describe_algorithm
 from rollart.config.config import Config
 from rollart.config.training import TrainingConfig
 from rollart.data_plane.training import checkpoint
@@ -112,7 +113,8 @@ class TorchTrainer(Trainer):
             version=self._version,
             parameters=sum(tensor.numel() for _, tensor in weights_of(self._model)),
             checksum=self._snapshot.checksum,
-            description=describe(self._training, self._device.type, self._forward.name),
+            description=describe_algorithm(self._config),
+            forward=self._forward.name,
         )
 
     def train_step(self, batch: TrainBatch) -> TrainReport:
@@ -276,21 +278,6 @@ class TorchTrainer(Trainer):
 
     def _tensor(self, values: np.ndarray) -> Tensor:
         return torch.from_numpy(values).to(self._device)
-
-
-def describe(config: TrainingConfig, device: str, forward: str) -> str:
-    """The effective algorithm in one line, for the user."""
-    steps = config.epochs * config.minibatches
-    scale = "reward minus group mean" + (", over its standard deviation" if config.advantage_norm == "std" else "")
-    advantages = scale if config.algorithm == "grpo" else "advantages of the user's function"
-    reference = "proximal" if steps > 1 and config.correction == "tis" else "behaviour"
-    correction = f"importance weights cut at {config.correction_cap:g}" if config.correction == "tis" else "uncorrected"
-    return (
-        f"{config.algorithm}: {advantages}; ratio to the {reference} policy clipped to "
-        f"[{1 - config.clip_low:g}, {1 + config.clip_high:g}], {correction}; {config.loss_norm} mean over the batch; "
-        f"{steps} AdamW step{'s' if steps > 1 else ''} an iteration, learning rate {config.learning_rate:g} "
-        f"({config.schedule}); {config.dtype} on {device}, {forward} rows"
-    )
 
 
 def _device(name: str) -> torch.device:

@@ -23,13 +23,15 @@ class TrainerInfo(msgspec.Struct, frozen=True):
         version: k of W_k.
         parameters: Number of parameters.
         checksum: Checksum of the weights, as a manifest of this version would have.
-        description: The effective algorithm in one line, for the user.
+        description: The effective algorithm in words, for the user.
+        forward: How rows go through the model, e.g. ``packed`` or ``padded``.
     """
 
     version: int
     parameters: int
     checksum: str
     description: str
+    forward: str
 
 
 class Trainer(ABC):

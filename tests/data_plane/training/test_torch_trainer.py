@@ -277,7 +277,7 @@ def test_other_architectures_and_types_train_on_padded_rows(
     folder.mkdir()
     write_model(model, folder)
     trainer = make_trainer(make_config(**settings), model=folder)
-    assert trainer.info().description.endswith("padded rows")
+    assert trainer.info().forward == "padded"
     before = trainer.info().checksum
     report = trainer.train_step(make_batch(0))
     assert report.metrics["grad_norm"] > 0
