@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_conformance import EngineTokens
+from engine_conformance import EngineSemantics, EngineTokens
 from torch_bench import TorchBench, llama, qwen3
 
 
