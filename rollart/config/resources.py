@@ -15,7 +15,7 @@ class PoolConfig(Section):
     devices: int = Field(1, ge=1)
     """How many devices (GPUs, or CPU slots) the pool has."""
     logical: bool = True
-    """True: the pool is a share of this machine. False: it is a Ray custom resource or label of a real cluster."""
+    """True: a share of this machine. False: devices of a Ray cluster, its custom resource ``pool:NAME``."""
 
 
 class PlacementConfig(Section):
@@ -28,7 +28,7 @@ class PlacementConfig(Section):
     environment: str | None = None
     """Pool of the environment hosts."""
     reward: str | None = None
-    """Pool of the reward workers."""
+    """Must stay empty: rewards run inside the environment hosts (``domains.NAME.reward.url: inline://``)."""
     affinity: dict[str, str] = {}
     """Hardware class by domain for generation; ``default`` for the others."""
     deadline: float = Field(120.0, gt=0)
