@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -449,9 +448,3 @@ class TrainReport(msgspec.Struct, frozen=True):
     seconds: float
     tokens: int
     alarms: tuple[str, ...] = ()
-
-
-def as_dict(value: msgspec.Struct) -> dict[str, Any]:
-    """Plain built-in types for JSON and display; arrays become lists."""
-    result: dict[str, Any] = msgspec.to_builtins(value, enc_hook=lambda item: np.asarray(item).tolist())
-    return result

@@ -25,7 +25,6 @@ LIGHT = (
     "rollart",
     "rollart.types",
     "rollart.codec",
-    "rollart.clock",
     "rollart.events",
     "rollart.registry",
     "rollart.config",

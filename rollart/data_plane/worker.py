@@ -8,11 +8,7 @@ default: a pool named in the configuration comes first.
 
 from __future__ import annotations
 
-import os
-import socket
 from typing import ClassVar
-
-import msgspec
 
 from rollart.data_plane.declarations import check_declarations
 from rollart.data_plane.serverless import connect
@@ -23,14 +19,6 @@ GENERATE = "generate"
 ENVIRONMENT = "environment"
 REWARD = "reward"
 ROLES = (TRAIN, GENERATE, ENVIRONMENT, REWARD)
-
-
-class ProcessInfo(msgspec.Struct, frozen=True):
-    """Where a worker lives."""
-
-    role: str
-    host: str
-    pid: int
 
 
 class Worker:
@@ -49,10 +37,6 @@ class Worker:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         check_declarations(cls)
-
-    def process_info(self) -> ProcessInfo:
-        """Where this worker lives."""
-        return ProcessInfo(self.role, socket.gethostname(), os.getpid())
 
     def connect_serverless(self, urls: dict[str, str]) -> None:
         """Set each attribute to an awaitable call of its URL. Called by the Cluster once the worker is placed.
