@@ -68,16 +68,13 @@ def _version(checkpoint: Path) -> int:
 
 
 def _evaluate(config: Config, version: int) -> list[Evaluated]:
-    from rich.console import Console
-
     from rollart.cli.launch import evaluate
-    from rollart.cli.progress import rendered
-    from rollart.observability.live import LiveProgress
+    from rollart.cli.progress import live_display
 
-    memory, live = MemorySink(), LiveProgress(Console(highlight=False))
+    memory = MemorySink()
     try:
-        with live, rendered(live):
-            evaluate(config, version, Tee(live, memory))
+        with live_display() as display:
+            evaluate(config, version, Tee(display, memory))
     except Exception as error:
         raise RunFailed(f"the evaluation failed: {error or type(error).__name__}") from error
     return [event for event in memory.events if isinstance(event, Evaluated)]

@@ -6,8 +6,8 @@ import argparse
 import errno
 import sys
 import traceback
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from rollart.cli.run_folder import EVENTS, existing_run_folder, new_run_folder, 
 from rollart.config.config import Config
 
 if TYPE_CHECKING:
-    from rollart.observability.scalar_sinks import ScalarSink
+    from rollart.cli.progress import OptionalSink
 
 ERROR_LOG = "error.log"
 
@@ -69,38 +69,45 @@ def _run_in(folder: Path, config: Config, resume: bool) -> int:
         # The run's own outcome comes first: a log without a start, or a full disk, cannot be summed up.
         print(f"rollart: no summary: {error}", file=sys.stderr)
         return code or FAILED
+    except SystemExit:
+        # The console's way to end where nobody reads standard output any more; the files are written by then.
+        return code
     return code or concluded
 
 
 def _train(folder: Path, config: Config, resume: bool) -> int:
     """Run to the end and return the exit code; a failure is one line, its traceback goes to ``error.log``."""
-    from rich.console import Console
-
     from rollart.cli.launch import launch
-    from rollart.cli.progress import rendered
+    from rollart.cli.progress import live_display
     from rollart.events import Tee
-    from rollart.observability.live import LiveProgress
 
-    live = LiveProgress(Console(highlight=False), config.run.max_train_seconds)
-    scalars = _scalar_sinks(folder, config)
     try:
         with ExitStack() as stack:
-            for sink in scalars:
-                stack.callback(sink.close)
-            stack.enter_context(live)
-            stack.enter_context(rendered(live))
-            result = launch(config, folder, Tee(live, *scalars), resume)
+            scalars = [stack.enter_context(closing(sink)) for sink in _scalar_sinks(folder, config)]
+            display = stack.enter_context(live_display(config.run.max_train_seconds))
+            result = launch(config, folder, Tee(display, *scalars), resume)
     except KeyboardInterrupt:
-        print("rollart: interrupted before the run could write a checkpoint", file=sys.stderr)
+        print(f"rollart: interrupted at once; {_how_to_go_on(folder)}", file=sys.stderr)
         return INTERRUPTED
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 - the run's boundary: whatever ended it becomes one line and a code
         return _failed(folder, error)
     if result.interrupted:
-        print(f"rollart: interrupted; to go on: rollart train CONFIG.yaml --resume {folder}", file=sys.stderr)
+        print(f"rollart: interrupted; {_how_to_go_on(folder)}", file=sys.stderr)
         return INTERRUPTED
     return OK
+
+
+def _how_to_go_on(folder: Path) -> str:
+    """Whether an interrupted run can be resumed, and how."""
+    from rollart.control_plane.checkpoints import latest
+
+    try:
+        newest = latest(folder).checkpoint
+    except FileNotFoundError:
+        return "it has no checkpoint yet, so start it anew"
+    return f"its newest checkpoint is {newest}; to go on: rollart train CONFIG.yaml --resume {folder}"
 
 
 def _failed(folder: Path, error: Exception) -> int:
@@ -117,13 +124,18 @@ def _failed(folder: Path, error: Exception) -> int:
     return FAILED
 
 
-def _scalar_sinks(folder: Path, config: Config) -> Sequence[ScalarSink]:
-    """The sinks that section ``log`` asks for."""
+def _scalar_sinks(folder: Path, config: Config) -> Iterator[OptionalSink]:
+    """The sinks that section ``log`` asks for, each made when it is taken.
+
+    Raises:
+        MissingPackage, OSError: one cannot be made; the run has not started yet.
+    """
+    from rollart.cli.progress import OptionalSink
     from rollart.observability.scalar_sinks import TensorBoardSink, WandbSink
 
-    sinks: list[ScalarSink] = []
     if config.log.tensorboard:
-        sinks.append(TensorBoardSink(folder / "tensorboard"))
+        board = TensorBoardSink(folder / "tensorboard")
+        yield OptionalSink("log.tensorboard", board, board.close)
     if config.log.wandb is not None:
-        sinks.append(WandbSink(config.log.wandb, folder.name, folder, config.model_dump(mode="json")))
-    return sinks
+        wandb = WandbSink(config.log.wandb, folder.name, folder, config.model_dump(mode="json"))
+        yield OptionalSink("log.wandb", wandb, wandb.close)

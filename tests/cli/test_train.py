@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +124,55 @@ def test_ctrl_c_before_anything_has_started(rollart: Any, folder: Path, monkeypa
     ran = rollart("train", "CONFIG.yaml")
 
     assert ran.code == 130
-    assert "interrupted" in ran.err
-    assert ran.err.count("\n") == 1
+    assert ran.err == "rollart: interrupted at once; it has no checkpoint yet, so start it anew\n"
+
+
+def test_ctrl_c_after_a_checkpoint_says_how_to_go_on(
+    rollart: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(config: Any, run: Path, *arguments: object) -> None:
+        (run / "checkpoints" / "step_000001").mkdir(parents=True)
+        state = {"version": 1, "next_group": 4, "cursors": {"lake": 2}}
+        (run / "checkpoints" / "step_000001.job.json").write_text(json.dumps(state))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rollart.cli.launch.launch", interrupted)
+
+    ran = rollart("train", "CONFIG.yaml")
+
+    assert ran.code == 130
+    assert "its newest checkpoint is runs/small/checkpoints/step_000001" in ran.err
+    assert "to go on: rollart train CONFIG.yaml --resume runs/small" in ran.err
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("tensorboard"), reason="needs the optional package tensorboard")
+def test_a_sink_that_cannot_be_made_is_one_line(rollart: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unwritable(*arguments: object) -> None:
+        raise OSError("no place for the board")
+
+    monkeypatch.setattr("rollart.observability.scalar_sinks.TensorBoardSink", unwritable)
+
+    ran = rollart("train", "CONFIG.yaml", "log.tensorboard=true")
+
+    assert ran.code == 1
+    assert "rollart: the run failed: no place for the board (details: runs/small/error.log)" in ran.err
+    assert "Traceback" not in ran.err + ran.out
+
+
+def test_a_reader_that_leaves_does_not_end_training(folder: Path) -> None:
+    command = [sys.executable, "-m", "rollart.cli.main", "train", "CONFIG.yaml", "evaluation.random_policy=false"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith("held-out ")
+        process.stdout.close()
+        err = process.stderr.read()
+        code = process.wait(timeout=120)
+
+    assert code == 0, err
+    assert err.count("rollart: ") == 1
+    assert "rollart: the live display stopped (BrokenPipeError" in err
+    assert read_summary(folder / "runs" / "small").iterations == 2
 
 
 def test_a_disk_that_fills_up_ends_the_run(rollart: Any, folder: Path) -> None:
