@@ -19,6 +19,8 @@ PYTEST := $(BIN)/python -m pytest --numprocesses=$(JOBS) --dist=loadgroup
 # The processes of a run share the machine's cores, so each of them computes on one thread.
 export OMP_NUM_THREADS ?= 1
 export PIP_ARGS PYTHON
+# A run starts many processes: they load compiled modules instead of compiling them again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup quickstart smollm2 test test-all lint docs clean
 

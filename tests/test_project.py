@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import re
 import shutil
@@ -154,9 +155,12 @@ def test_sessions_refuse_unexpected_skips_and_keep_ray_tests_on_one_worker(tmp_p
         "@pytest.mark.parametrize('number', range(6))\n"
         "def test_on_ray(number): (pathlib.Path(__file__).parent / os.environ['PYTEST_XDIST_WORKER']).touch()\n"
     )
-    options = ["-p", "no:cacheprovider", "-q", "--numprocesses=2", "--dist=loadgroup"]
+    options = ["-p", "xdist.plugin", "-q", "--numprocesses=2", "--dist=loadgroup"]
     command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    only_xdist = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    result = subprocess.run(
+        command, cwd=tmp_path, env=only_xdist, capture_output=True, text=True, timeout=100, check=False
+    )
     assert result.returncode == 1, result.stderr
     assert "1 failed, 6 passed, 1 skipped" in result.stdout.splitlines()[-1]
     assert "not today" in result.stdout
