@@ -290,9 +290,11 @@ class Outcome(StrEnum):
     EVICTED_STALE = "evicted_stale"
     ABORTED_STALE = "aborted_stale"
     SURPLUS = "surplus"
+    """Redundant: its group was complete without it, or the run's last batch without its finished group."""
     GROUP_LOST = "group_lost"
     FAILED = "failed"
     ABANDONED = "abandoned"
+    """The run ended before it had another outcome."""
 
 
 class FailureKind(StrEnum):
