@@ -1,7 +1,8 @@
 """Reads a command's configuration and refuses, before anything starts, what could not run.
 
-On top of the configuration's own checks: the environments must exist and take their arguments, and the
-pools must be able to hold the roles. Shared by ``train``, ``eval`` and ``plan``.
+On top of the configuration's own checks: the environments must exist and take their arguments, rewards must be
+found, a model folder's tokenizer must be able to render the domains, and the pools must be able to hold the roles.
+Shared by ``train``, ``eval`` and ``plan``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def load_checked(parsed: argparse.Namespace) -> Config:
     """
     add_import_paths(parsed.config)
     config = load_config(parsed.config, parsed.overrides)
-    found = (*_environments(config), *_packages(config), *_pools(config))
+    found = (*_environments(config), *_rewards(config), *_packages(config), *_pools(config))
+    # Rendering asks the environments for their words: what is wrong with them has been said already.
+    found = found or tuple(_rendering(config))
     problems = [f"{parsed.config}: {problem}" for problem in found]
     if problems:
         raise ConfigError(problems)
@@ -89,3 +92,37 @@ def _environments(config: Config) -> list[str]:
         except ValueError as error:
             problems.append(f"domains.{name}: {error}")
     return problems
+
+
+def _rewards(config: Config) -> Iterator[str]:
+    from rollart.data_plane.reward.score import make_scorer
+
+    for name, domain in config.domains.items():
+        try:
+            make_scorer(domain.reward)
+        except ValueError as error:
+            yield f"domains.{name}: {error}"
+
+
+def _rendering(config: Config) -> Iterator[str]:
+    """What a model of this machine cannot render, once if several domains have the same problem."""
+    from rollart.data_plane.rendering.build import build_renderer
+    from rollart.data_plane.rendering.renderer import RenderingError
+    from rollart.data_plane.rendering.words import vocabulary_of
+
+    model = config.model
+    if model.path is None:
+        try:
+            vocabulary_of(config.domains)
+        except RenderingError as error:
+            yield str(error)
+        return
+    folder = Path(model.path).expanduser()
+    problems: dict[str, str] = {}
+    for name, domain in config.domains.items() if folder.is_dir() else ():
+        try:
+            build_renderer(folder, model.rendering, domain)
+        except RenderingError as error:
+            problems.setdefault(str(error), name)
+    for problem, name in problems.items():
+        yield f"domains.{name}: {problem}"

@@ -121,6 +121,8 @@ def load_rows(path: str, prompt_field: str, answer_field: str, part: tuple[int, 
         OSError: the file cannot be read.
     """
     file = Path(path).expanduser()
+    if not file.is_file():
+        raise FileNotFoundError(f"no such file: {file} (a relative path starts at {Path.cwd()})")
     return _part(file, file.stat().st_mtime_ns, prompt_field, answer_field, part)
 
 

@@ -50,6 +50,9 @@ DESCRIPTIONS = {
 _USER_CODE_ARGUMENTS = {"gym_text": "target", "prompt_answer": "verifier"}
 """The argument of a built-in environment that may name a user's code."""
 
+_ONLY_LOOKS_IT_UP = frozenset({"prompt_answer"})
+"""Those of them that do not run the user's code when they are made."""
+
 
 def default_isolation(name: str, args: Mapping[str, Any]) -> Isolation:
     """Built-in environments run inline; users' code, also inside a built-in one, in a process of its own."""
@@ -78,8 +81,8 @@ def _parameters(factory: Factory) -> frozenset[str]:
 def check_domain(config: DomainConfig) -> None:
     """Refuse an environment that cannot be made from its settings, before anything starts.
 
-    A built-in environment is made once, so that its values are checked too; a user's factory is only
-    looked up and its arguments compared with its signature.
+    A built-in environment is made once, so that its values are checked too; a user's code is only looked up,
+    and a factory's arguments compared with its signature.
 
     Raises:
         ValueError: what is wrong with ``env`` or ``args`` and what to do.
@@ -105,12 +108,14 @@ def check_domain(config: DomainConfig) -> None:
         )
         if required and key not in config.args and key not in ("split", "episode"):
             raise ValueError(f"environment '{config.env}' needs the argument '{key}': add it under 'args'")
-    if default_isolation(config.env, config.args) == "inline" and config.env in ENVIRONMENTS:
+    inline = default_isolation(config.env, config.args) == "inline"
+    if config.env in ENVIRONMENTS and (inline or config.env in _ONLY_LOOKS_IT_UP):
         try:
             for purpose in Purpose:
                 make_env(config.env, config.args, purpose, 0)
-        except (LookupError, OSError, TypeError, ValueError) as error:
-            raise ValueError(f"environment '{config.env}': {error}") from error
+        except Exception as error:
+            plain = isinstance(error, LookupError | OSError | TypeError | ValueError)
+            raise ValueError(f"environment '{config.env}': {error if plain else first_cause(error)}") from error
 
 
 def _unknown_argument(name: str, key: str, valid: list[str]) -> str:
