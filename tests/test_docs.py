@@ -112,6 +112,12 @@ def test_named_files_exist(page: Path) -> None:
 
 
 @each_page
+def test_named_benchmarks_exist(page: Path) -> None:
+    for name in re.findall(r"python -m (benchmarks\.\w+)", page.read_text()):
+        assert (ROOT / f"{name.replace('.', '/')}.py").exists(), f"{page.name}: no {name}"
+
+
+@each_page
 def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
