@@ -12,6 +12,10 @@ continuously, and drains ADD / ABORT commands between steps. Contract:
   submitted meanwhile and wait. In-flight requests are kept, with the tokens generated so far.
 * ``update`` swaps weights in place; all KV is rebuilt under the new weights, lazily, before its session
   generates again.
+* Both sides extend the hash of a history by the spans that travelled: ``rolling_hash(rolling_hash(prefix_hash,
+  new), action)``, also after a full history was sent as one span.
+* A prompt that leaves no room for a token is ``rejected``; an action that reaches the context ends as ``length``.
+* A greedy token's log-probability is the model's own, at temperature 1.
 * A session lives until ``release`` / ``abort`` or until the engine drops it as least recently used.
 
 All methods run on one event loop. Who calls them: the generation Worker, on behalf of the LLMProxy.

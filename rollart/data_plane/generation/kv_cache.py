@@ -83,13 +83,13 @@ class KVCache:
 
         They are overwritten by the next call.
         """
-        row = width * self.head_dim
-        size = len(index) * row
-        if len(self._scratch[0]) < size:  # kept, since fresh memory costs as much as the copy
+        rows, row = index.shape[0], width * self.head_dim
+        size = rows * row
+        if self._scratch[0].shape[0] < size:  # kept, since fresh memory costs as much as the copy
             self._scratch = [self.keys[0].new_empty(size) for _ in range(2)]
         copies = []
         for source, scratch in zip((self._rows_of_keys, self._rows_of_values), self._scratch, strict=True):
-            copy = scratch[:size].view(len(index), row)
+            copy = scratch[:size].view(rows, row)
             torch.index_select(source[layer][:, :row], 0, index, out=copy)
             copies.append(copy.view(-1, self.kv_heads, width, self.head_dim))
         return copies[0], copies[1]

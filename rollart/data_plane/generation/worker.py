@@ -72,7 +72,7 @@ class Generator(EngineWorker):
 
     Args:
         config_json: The configuration.
-        model: Folder or hub id of the policy.
+        model: Folder of the policy, as the training Worker found it.
         number: Which of the run's engines this is.
         store_run, store_fallback: As the trainer's weight writer has them.
     """

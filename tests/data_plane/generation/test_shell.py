@@ -14,6 +14,7 @@ from torch_bench import TorchBench, qwen3
 
 from rollart.data_plane.generation.emulated import EmulatedCore, EmulatedLengths, EmulatedSpeed
 from rollart.data_plane.generation.shell import EngineFailed, EngineShell
+from rollart.data_plane.weights.layout import version_checksum
 from rollart.data_plane.weights.shared_memory import SharedMemoryReader
 from rollart.data_plane.weights.store import Manifest, WeightReader, WeightStoreError
 from rollart.simulation import virtual_loop
@@ -116,7 +117,8 @@ def test_prefetch_runs_beside_generation_and_damage_is_reported(tmp_path: Path) 
         reader.let.set()
         await prefetch
         buckets = (msgspec.structs.replace(wanted.buckets[0], checksum="0" * 16), *wanted.buckets[1:])
-        damaged = msgspec.structs.replace(wanted, version=2, buckets=buckets)
+        checksum = version_checksum(bucket.checksum for bucket in buckets)
+        damaged = msgspec.structs.replace(wanted, version=2, buckets=buckets, checksum=checksum)
         with pytest.raises(WeightStoreError, match="damaged"):
             await engine.prefetch(damaged)
         await engine.suspend()

@@ -29,7 +29,6 @@ class TestSemantics(EngineSemantics):
         pytest.param((qwen3, True), id="qwen3-fused"),
         pytest.param((llama, True), id="llama-fused"),
         pytest.param((qwen3, False), id="qwen3-modules"),
-        pytest.param((llama, False), id="llama-modules"),
     ],
     indirect=True,
 )
