@@ -69,7 +69,7 @@ def test_a_users_environment_plays_in_its_own_process(rollart: Any, module: str)
     [
         ("Broken", "reset_error in instance 0: played_envs:Broken: reset raised RuntimeError: no display"),
         ("Unstable", "reset gives another observation for the same seed and task"),
-        ("Silent", "step_error in instance 0"),
+        ("Silent", "no_random_policy in instance 0: played_envs:Silent: Silent has no method 'random_action'"),
     ],
 )
 def test_what_training_could_not_use_is_code_1(rollart: Any, module: str, name: str, problem: str) -> None:
