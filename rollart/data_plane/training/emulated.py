@@ -18,6 +18,7 @@ from rollart.data_plane.training.trainer import TrainerInfo
 from rollart.data_plane.weights.layout import checksum_of_bytes, layout, version_checksum
 from rollart.data_plane.weights.store import Bucket, Manifest, NamedBytes
 from rollart.data_plane.worker import ActorTrain
+from rollart.runtime.offload import offload
 from rollart.types import TrainBatch, TrainReport, derive_seed
 
 
@@ -71,7 +72,7 @@ class EmulatedLearner(ActorTrain):
         """Emulated versions take no space."""
 
     async def save(self, folder: str) -> None:
-        Path(folder).mkdir(parents=True)
+        await offload(lambda: Path(folder).mkdir(parents=True))
 
     def _draw(self, what: str, mean: float) -> float:
         spread = self._times.spread
