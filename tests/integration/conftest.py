@@ -18,7 +18,8 @@ from whole_job import POOL
 from rollart.config.config import Config
 
 # Chosen so that one run has: two sizes of lakes, episodes that the environment, the turn limit and the context limit
-# end, actions of one to three tokens, shares that do not divide the batch, and two optimizer steps an iteration.
+# end, actions of one to three tokens, some cut by the context limit, shares that do not divide the batch, and two
+# optimizer steps an iteration.
 SETTINGS: dict[str, Any] = {
     "run": {"name": "whole", "seed": 1, "iterations": 3, "mode": "sync", "runtime": "in_process"},
     "model": {
@@ -53,7 +54,7 @@ SETTINGS: dict[str, Any] = {
             "env": "math_tool",
             "args": {},
             "max_turns": 3,
-            "max_context": 64,
+            "max_context": 11,
             "max_new_tokens": 3,
             "weight": 2.0,
         },
