@@ -2,9 +2,10 @@
 
     scripts/make_word_problems.py [FOLDER]        (default: examples/data)
 
-A line is ``{"question": ..., "answer": ...}``; the answer is a worked solution that ends with ``#### NUMBER``.
-Problems have one or two steps and numbers up to 40, since a small model should solve some of them. They are drawn from a fixed seed, no question appears
-twice, and so none of the 200 training problems is among the 40 held-out ones.
+A line is ``{"question": ..., "answer": ...}``; the answer is a worked solution that ends with ``####
+NUMBER``. Problems have one or two steps and numbers up to 40, since a small model should solve some of
+them. They are drawn from a fixed seed, no question appears twice, and so none of the 200 training problems
+is among the 40 held-out ones.
 """
 
 from __future__ import annotations
