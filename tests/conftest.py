@@ -26,6 +26,7 @@ EXPECTED_SKIPS = (
     r"needs a CUDA device",
     r"needs the optional package [\w-]+",
     r"needs the data set [\w-]+",
+    r"needs the model [\w.-]+",
 )
 """Reasons, as regular expressions, for which a test may be skipped: what a machine may lack."""
 
