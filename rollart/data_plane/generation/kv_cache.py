@@ -14,6 +14,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+ALIGNMENT = 64
+"""Bytes, as torch aligns its own tensors: kernels may take other paths, with other rounding, on other addresses."""
+
 
 class KVCache:
     """Fixed capacity; which slot belongs to whom is the session table's business.
@@ -105,4 +108,6 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
         return torch.zeros(shape, dtype=dtype, device=device)
     # numpy's zeros are pages that the kernel maps when they are first written; torch's are written at once
     size = int(np.prod(shape)) * dtype.itemsize
-    return torch.from_numpy(np.zeros(size, np.uint8)).view(dtype).view(shape)
+    memory = np.zeros(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return torch.from_numpy(memory[start : start + size]).view(dtype).view(shape)

@@ -139,6 +139,7 @@ class EngineShell(Engine):
         self._stopping = True
         self._suspended = False
         self._wake.set()
+        self._answered.set()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=STOP_SECONDS)
             self._task.cancel()

@@ -168,8 +168,10 @@ def test_stopping_ends_a_long_wait() -> None:
         engine = EngineShell(core)
         await engine.start()
         engine.submit([Episode(0).request(LengthSpan(5), SamplingParams(50))])
+        poll = asyncio.create_task(engine.results(DEADLINE))
         await asyncio.sleep(0.5)
         await engine.stop()
+        assert await poll == []
         await engine.stop()
         assert asyncio.all_tasks() == {asyncio.current_task()}
         assert asyncio.get_running_loop().time() < 1.0
