@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -80,6 +80,7 @@ class TrainingLoop:
         self._hooks = hooks
         self._manifests: dict[int, Manifest] = {}
         self._hold_updates = False
+        self._alarmed: set[str] = set()
         self.stopped = False
 
     async def train(self) -> None:
@@ -198,9 +199,16 @@ class TrainingLoop:
             ),
             BatchCommitted(batch.index, sum(len(group.members) for group in committed.groups)),
             ProtocolStep(TrainingState.TRAIN_STEP.value, batch.index, report.version, seconds),
-            *(Alarm("training", text) for text in report.alarms),
+            *(Alarm("training", text) for text in self._news(report.alarms)),
         )
         self._changed.notify()
+
+    def _news(self, alarms: Sequence[str]) -> list[str]:
+        """The alarms that the iteration before did not have; what comes before the colon names an alarm."""
+        names = [text.partition(":")[0] for text in alarms]
+        new = [text for name, text in zip(names, alarms, strict=True) if name not in self._alarmed]
+        self._alarmed = set(names)
+        return new
 
     async def _step(self, state: RolloutState, work: Awaitable[None]) -> None:
         began = _now()
