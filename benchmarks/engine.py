@@ -14,6 +14,11 @@ Trace format (``traces/multi_turn.jsonl``): one trajectory a line, as
 of a run with ``log.turns: true``. Token ids are drawn from a seed: the time does not depend on them. Times are
 CPU seconds of the process, so other load on the machine enters little; the sides alternate, and the ratio
 is of the medians.
+
+What bounds the engine: of a decode step of 32 requests at this size (about 4.8 ms at best on the machine it was
+profiled on) a third is matrix products, a fifth attention and cache writes, somewhat over a quarter the other
+tensor operations, whose dispatch outweighs their arithmetic, a tenth sampling, and the rest bookkeeping. With
+SmolLM2-135M nearly all is matrix products.
 """
 
 from __future__ import annotations
