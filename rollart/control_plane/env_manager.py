@@ -201,8 +201,10 @@ class EnvManager:
             raise _Ended(FailureKind.GENERATION, result.error)
         if result.finish_reason is FinishReason.ABORT or len(result.action) == 0:
             raise _Ended(FailureKind.GENERATION, f"turn {turn} was aborted by engine {result.engine.engine}")
-        self._append(rendered)
-        self._append(result.action)
+        self._spans += (rendered, result.action)
+        self._length += len(rendered) + len(result.action)
+        # As the engine hashes it: over the spans that travelled, which a re-sent history makes one span.
+        self._hash = rolling_hash(rolling_hash(request.prefix_hash, request.new), result.action)
         return result
 
     async def _ask(self, request: GenerationRequest) -> GenerationResult:
@@ -211,11 +213,6 @@ class EnvManager:
             return await self._port.generate(request)
         finally:
             self._awaits_engine = False
-
-    def _append(self, span: Span) -> None:
-        self._spans.append(span)
-        self._length += len(span)
-        self._hash = rolling_hash(self._hash, span)
 
     def _record(self, rendered: Span, result: GenerationResult, seen: str, said: str, reward: float) -> None:
         turn = Turn(rendered, result.action, result.versions, result.finish_reason, float(reward), seen, said)
