@@ -117,7 +117,7 @@ def test_launched_as_a_user_does(plain: PlainRun, make_config: MakeConfig, tmp_p
 @pytest.mark.ray
 @pytest.mark.timeout(whole_job.SECONDS + 60)
 def test_on_ray(plain: PlainRun, make_config: MakeConfig, tmp_path: Path, ray_cluster: RayCluster) -> None:
-    config = make_config(delays=7, run=ALPHA_ZERO, engine={"count": 2}, rollout={"hosts": 2, "max_environments": 8})
+    config = make_config(delays=7, run=ALPHA_ZERO, rollout={"hosts": 2, "max_environments": 8})
     assert_same(plain, whole_job.play(config, tmp_path, RayRuntime(ray_cluster, keep_cluster=True)))
 
 
