@@ -169,7 +169,8 @@ def test_what_it_started_ends_with_it(domain, with_pool):
         await session.reset(0, 0)
         return int((await session.step("x"))[0])
 
-    assert gone(with_pool(body))
+    pid = with_pool(body)
+    asyncio.run(until(lambda: gone(pid)))
 
 
 @pytest.mark.parametrize("name", ["RaisesInClose", "HangsInClose"])
