@@ -11,6 +11,8 @@ from torch_bench import VOCABULARY, Build, core, llama, plain_logits, qwen3
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     PreTrainedModel,
@@ -168,6 +170,25 @@ def test_bfloat16_serves_within_its_precision() -> None:
     assert isinstance(half.action, TokenSpan)
     assert isinstance(full.action, TokenSpan)
     assert np.abs(half.action.logprobs - full.action.logprobs).max() < 0.2
+
+
+def test_half_precision_of_a_confident_model_is_accepted() -> None:
+    """Its unlikely tokens differ from the plain forward by far more than those it would ever sample."""
+    config = LlamaConfig(
+        vocab_size=5000,
+        hidden_size=48,
+        intermediate_size=80,
+        num_hidden_layers=12,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        initializer_range=0.15,
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        model.lm_head.weight.mul_(10)
+    assert ModelRunner(model.to(torch.bfloat16), 4, 64).decoder == "modules"
 
 
 def test_a_resubmitted_request_costs_no_step() -> None:
