@@ -8,7 +8,7 @@ written as bfloat16 with the tokenizer and its chat template. A folder of that n
 written beside and renamed. With ``--gguf`` nothing is downloaded and any GGUF file is converted, whose
 architecture the model library knows.
 
-Takes about two minutes, most of them for reading the file's vocabulary, and 1 GB of memory.
+Takes about a minute, most of it for reading the file's vocabulary, and 1 GB of memory.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def fetch(folder: Path, gguf: Path | None = None) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".smollm2-", dir=folder.parent) as temporary:
         source = gguf or _download(Path(temporary))
-        print(f"converting {source.name} (about two minutes)")
+        print(f"converting {source.name} (about a minute)")
         partial = Path(temporary, "model")
         _convert(source, partial)
         partial.rename(folder)
