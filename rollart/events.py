@@ -12,9 +12,11 @@ start writes a header of its own, and readers shift the records after it by the 
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, NamedTuple, Protocol
 
 import msgspec
 
@@ -352,7 +354,8 @@ class _Now(Protocol):
 def read_events(folder: Path) -> Iterator[Envelope]:
     """Merge all shards of a run by time, then (process, sequence); ``t`` counts from the first start of the run.
 
-    A line that a crash tore, the last of a shard or the last before a restart's header, is left out.
+    The files are read as the records are taken, so that a log of any length takes little memory. A line that a
+    crash tore, the last of a shard or the last before a restart's header, is left out.
 
     Raises:
         FileNotFoundError: no shard in ``folder``.
@@ -361,45 +364,69 @@ def read_events(folder: Path) -> Iterator[Envelope]:
     shards = sorted(folder.glob("*.jsonl"))
     if not shards:
         raise FileNotFoundError(f"no event log in {folder}: is this a run folder?")
-    sessions = [(shard, header, lines) for shard in shards for header, lines in _sessions(shard)]
-    origin = min((header.wall_time for _, header, _ in sessions), default=0.0)
-    decoder = msgspec.json.Decoder(Envelope)
-    merged: list[tuple[float, str, float, int, Envelope]] = []
-    for shard, header, lines in sessions:
-        shift = header.wall_time - origin
-        for position, line in enumerate(lines):
-            try:
-                envelope = decoder.decode(line)
-            except msgspec.DecodeError as error:
-                if position == len(lines) - 1:
-                    continue
-                raise ValueError(f"{shard} has a damaged record after {header.process}:{position}: {error}") from error
-            envelope = Envelope(envelope.n, round(envelope.t + shift, 6), envelope.e)
-            merged.append((envelope.t, shard.name, shift, envelope.n, envelope))
-    merged.sort(key=lambda item: item[:4])
-    for *_, envelope in merged:
+    sessions = [session for shard in shards for session in _sessions(shard)]
+    origin = min((session.header.wall_time for session in sessions), default=0.0)
+    for *_, envelope in heapq.merge(*(_records(session, origin) for session in sessions), key=itemgetter(0, 1, 2, 3)):
         yield envelope
 
 
-def _sessions(shard: Path) -> Iterator[tuple[Header, list[bytes]]]:
-    """The starts of one process: each header with the lines of its records."""
+class _Session(NamedTuple):
+    """One start of a process: its records are the bytes from ``begin`` to ``end`` of its shard."""
+
+    shard: Path
+    header: Header
+    begin: int
+    end: int
+
+
+def _sessions(shard: Path) -> Iterator[_Session]:
     header: Header | None = None
-    lines: list[bytes] = []
-    for line in shard.read_bytes().split(b"\n"):
-        if line.startswith(b'{"schema"'):
-            if header is not None:
-                yield header, lines
-            try:
-                header, lines = msgspec.json.decode(line, type=Header), []
-            except msgspec.DecodeError:
-                header = None  # a crash tore the header, so nothing was written after it
-                continue
-            if header.schema != SCHEMA_VERSION:
-                raise ValueError(f"{shard} has event schema {header.schema}, this version reads {SCHEMA_VERSION}")
-        elif line:
-            lines.append(line)
+    begin = position = 0
+    with shard.open("rb") as file:
+        for line in file:
+            if line.startswith(b'{"schema"'):
+                if header is not None:
+                    yield _Session(shard, header, begin, position)
+                header, begin = _header(shard, line), position + len(line)
+            position += len(line)
     if header is not None:
-        yield header, lines
+        yield _Session(shard, header, begin, position)
+
+
+def _header(shard: Path, line: bytes) -> Header | None:
+    """A header; ``None`` if a crash tore it, so that nothing was written after it."""
+    try:
+        header = msgspec.json.decode(line, type=Header)
+    except msgspec.DecodeError:
+        return None
+    if header.schema != SCHEMA_VERSION:
+        raise ValueError(f"{shard} has event schema {header.schema}, this version reads {SCHEMA_VERSION}")
+    return header
+
+
+def _records(session: _Session, origin: float) -> Iterator[tuple[float, str, float, int, Envelope]]:
+    """The records of one start, in order, each after what it is merged by."""
+    shard, header, position, end = session
+    shift = header.wall_time - origin
+    decoder = msgspec.json.Decoder(Envelope)
+    count = 0
+    damage: msgspec.DecodeError | None = None
+    with shard.open("rb") as file:
+        file.seek(position)
+        while position < end and (line := file.readline()):
+            position += len(line)
+            if line == b"\n":
+                continue
+            if damage is not None:
+                raise ValueError(f"{shard} has a damaged record after {header.process}:{count}: {damage}") from damage
+            try:
+                envelope = decoder.decode(line)
+            except msgspec.DecodeError as error:
+                damage = error
+                continue
+            count += 1
+            t = round(envelope.t + shift, 6)
+            yield t, shard.name, shift, envelope.n, Envelope(envelope.n, t, envelope.e)
 
 
 def purpose_of(event: TrajectoryEnded | TrajectoryScored | TrajectoryStarted) -> Purpose:

@@ -261,8 +261,8 @@ class Trajectory(msgspec.Struct, frozen=True, eq=False):
 class Group(msgspec.Struct, frozen=True, eq=False):
     """``group_size`` scored trajectories that started from the same task instance.
 
-    The unit of advantage and of batch forming. ``trained_members`` are those whose tokens enter the
-    loss; the others (policy ``withhold``) only count in the baseline.
+    The unit of advantage and of batch forming. Members that are withheld only count in the baseline: those that
+    a limit cut in a domain with ``truncated: mask``.
     """
 
     domain: str

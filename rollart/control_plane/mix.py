@@ -102,11 +102,6 @@ class SlotSchedule:
         self._assigned = Counter()
         self._formed = Counter()
 
-    def deviation(self) -> dict[str, float]:
-        """Formed groups minus share times formed slots, by active domain."""
-        formed = self._base - self._origin
-        return {domain: self._formed[domain] - share * formed for domain, share in self._shares.items()}
-
     def _extend(self, groups: int) -> None:
         while len(self._slots) < groups:
             domain = self._assign()

@@ -3,7 +3,8 @@
 Iteration k ends with ``TrainStepped(k)``. Trained trajectories and staleness belong to the batch that
 holds them; everything else (finished trajectories, other outcomes, busy workers, protocol steps) to the
 iteration during which it happened. Used by the report, and live by the TensorBoard and W&B sinks, which is
-why the fold hands out an iteration as soon as nothing can be added to it any more.
+why the fold hands out an iteration as soon as nothing can be added to it any more, and remembers little:
+the records of one iteration, and the mix of the last :data:`HISTORY` batches.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from rollart.types import Outcome, Purpose
 
 LATENCIES = ("reset", "step", "generate", "reward")
 QUANTILES = (0.5, 0.95, 1.0)
+
+HISTORY = 4096
+"""Batches that a resumed run may repeat and have counted once; checkpoints are much closer together."""
 
 
 class DomainIteration(msgspec.Struct, frozen=True):
@@ -102,10 +106,27 @@ class IterationMetrics(msgspec.Struct, frozen=True):
 
 def iterations(events: Iterable[Envelope]) -> list[IterationMetrics]:
     """All complete iterations of a merged log; of an iteration that was repeated after a resume, the last."""
-    fold = MetricsFold()
-    found = {metrics.index: metrics for envelope in events for metrics in fold.add(envelope)}
-    found.update((metrics.index, metrics) for metrics in fold.finish())
-    return [found[index] for index in sorted(found)]
+    fold = IterationsFold()
+    for envelope in events:
+        fold.add(envelope)
+    return fold.finish()
+
+
+class IterationsFold:
+    """Folds a merged log into its iterations, as :func:`iterations` returns them."""
+
+    def __init__(self) -> None:
+        self._fold = MetricsFold()
+        self._found: dict[int, IterationMetrics] = {}
+
+    def add(self, envelope: Envelope) -> None:
+        """Fold one record."""
+        self._found.update((metrics.index, metrics) for metrics in self._fold.add(envelope))
+
+    def finish(self) -> list[IterationMetrics]:
+        """The iterations, in order."""
+        self._found.update((metrics.index, metrics) for metrics in self._fold.finish())
+        return [self._found[index] for index in sorted(self._found)]
 
 
 class MetricsFold:
@@ -159,6 +180,7 @@ class MetricsFold:
         batch = self._batch if self._batch is not None and self._batch.index == step.index else None
         window.ended.merge(self._batch_trained)
         seconds = total(subtract([interval], self._evaluation))
+        self._evaluation = [passed for passed in self._evaluation if passed[1] > interval[1]]
         yield IterationMetrics(
             index=step.index,
             end=interval[1],
@@ -190,6 +212,8 @@ class MetricsFold:
         for index in [index for index in self._formed if index >= batch.index]:
             self._groups.subtract(self._formed.pop(index))
         self._formed[batch.index] = batch.groups
+        if len(self._formed) > HISTORY:
+            del self._formed[min(self._formed)]
         self._groups.update(batch.groups)
 
     def _domain(self, name: str, window: _Window, batch: BatchFormed | None) -> DomainIteration:

@@ -8,6 +8,7 @@ the workers, and one decoded trajectory of each domain. Made at the end of ``rol
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -26,9 +27,9 @@ from rollart.events import (
     TrajectoryEnded,
     read_events,
 )
-from rollart.observability.metrics import IterationMetrics, iterations
+from rollart.observability.metrics import IterationMetrics, IterationsFold
 from rollart.observability.report_charts import Figure, figures
-from rollart.observability.report_timeline import timelines
+from rollart.observability.report_timeline import TimelineFold
 from rollart.observability.summary import DomainSummary, Summary
 from rollart.observability.table import mean
 from rollart.observability.trajectory_log import read_all
@@ -60,7 +61,7 @@ def write_report(run_folder: Path, summary: Summary) -> Path:
         FileNotFoundError, ValueError: as :func:`rollart.events.read_events`.
         OSError: the file cannot be written.
     """
-    page = render(summary, list(read_events(run_folder / "events")), examples(run_folder))
+    page = render(summary, read_events(run_folder / "events"), examples(run_folder))
     target = run_folder / "report.html"
     partial = target.with_suffix(".html.partial")
     partial.write_text(page, encoding="utf-8")
@@ -68,28 +69,30 @@ def write_report(run_folder: Path, summary: Summary) -> Path:
     return target
 
 
-def render(summary: Summary, events: list[Envelope], shown: list[Example]) -> str:
+def render(summary: Summary, events: Iterable[Envelope], shown: list[Example]) -> str:
     """The page of a run.
 
     Args:
         summary: Its summary.
-        events: Its merged log.
+        events: Its merged log, which is gone through once.
         shown: Decoded trajectories.
     """
-    series = iterations(events)
-    evaluations = [envelope.e for envelope in events if isinstance(envelope.e, Evaluated)]
+    fold = _Fold()
+    for envelope in events:
+        fold.add(envelope)
+    series = fold.iterations.finish()
     loader = PackageLoader("rollart.observability", package_path="")
     template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template("report.html.jinja")
     return template.render(
         summary=summary,
-        ended=_ending(events),
-        checkpoint=next((e.e.path for e in reversed(events) if isinstance(e.e, CheckpointSaved)), None),
+        ended=fold.ended,
+        checkpoint=fold.checkpoint,
         table=_table(summary),
         tiles=_tiles(summary, series),
-        figures=_safe(figures(summary, series, evaluations)),
-        timelines=_safe(timelines(events, series)),
-        failures=_failures(events),
-        notes=_notes(events)[-MOST_NOTES:],
+        figures=_safe(figures(summary, series, fold.evaluations)),
+        timelines=_safe(fold.timeline.figures(series)),
+        failures=[(kind, count, first) for kind, (count, first) in sorted(fold.failures.items())],
+        notes=fold.notes,
         examples=shown,
     )
 
@@ -97,11 +100,6 @@ def render(summary: Summary, events: list[Envelope], shown: list[Example]) -> st
 def _safe(charts: Iterable[Figure]) -> list[tuple[str, str, Markup]]:
     """Figures as the template takes them: our own SVG, whose texts are escaped where they are drawn."""
     return [(figure.title, figure.caption, Markup(figure.svg)) for figure in charts if figure.svg]
-
-
-def _ending(events: list[Envelope]) -> str:
-    reasons = [envelope.e.reason for envelope in events if isinstance(envelope.e, RunEnded)]
-    return reasons[-1] if reasons else "still running, or ended without a word"
 
 
 def _table(summary: Summary) -> list[tuple[str, ...]]:
@@ -150,29 +148,48 @@ def _tiles(summary: Summary, series: list[IterationMetrics]) -> list[tuple[str, 
     return tiles
 
 
-def _failures(events: list[Envelope]) -> list[tuple[str, int, str]]:
-    """Failure kinds with their number and the first message of each."""
-    found: dict[str, tuple[int, str]] = {}
-    for envelope in events:
-        if isinstance(envelope.e, TrajectoryEnded) and envelope.e.failure is not None:
-            count, first = found.get(envelope.e.failure.value, (0, envelope.e.message))
-            found[envelope.e.failure.value] = (count + 1, first)
-    return [(kind, count, first) for kind, (count, first) in sorted(found.items())]
+class _Fold:
+    """What the page shows, from one pass over the log.
 
+    Attributes:
+        iterations, timeline: The parts that fold by themselves.
+        ended: Why the run ended.
+        checkpoint: Path of the newest one.
+        evaluations: All held-out results.
+        failures: By kind their number and the first message.
+        notes: The newest alarms and notices.
+    """
 
-def _notes(events: list[Envelope]) -> list[Note]:
-    notes = []
-    for envelope in events:
+    def __init__(self) -> None:
+        self.iterations = IterationsFold()
+        self.timeline = TimelineFold()
+        self.ended = "still running, or ended without a word"
+        self.checkpoint: str | None = None
+        self.evaluations: list[Evaluated] = []
+        self.failures: dict[str, tuple[int, str]] = {}
+        self.notes: deque[Note] = deque(maxlen=MOST_NOTES)
+
+    def add(self, envelope: Envelope) -> None:
+        self.iterations.add(envelope)
+        self.timeline.add(envelope)
         match envelope.e:
+            case RunEnded(reason=reason):
+                self.ended = reason
+            case CheckpointSaved(path=path):
+                self.checkpoint = path
+            case Evaluated() as result:
+                self.evaluations.append(result)
+            case TrajectoryEnded(failure=failure, message=message) if failure is not None:
+                count, first = self.failures.get(failure.value, (0, message))
+                self.failures[failure.value] = (count + 1, first)
             case Alarm(subject=subject, message=message):
-                notes.append(Note(envelope.t, subject, message))
+                self.notes.append(Note(envelope.t, subject, message))
             case DomainSuspended(domain=domain, reason=reason):
-                notes.append(Note(envelope.t, f"domain {domain} suspended", reason))
+                self.notes.append(Note(envelope.t, f"domain {domain} suspended", reason))
             case Fallback(subject=subject, wanted=wanted, taken=taken, reason=reason):
-                notes.append(Note(envelope.t, f"{subject} fell back", f"wanted {wanted}, took {taken}: {reason}"))
+                self.notes.append(Note(envelope.t, f"{subject} fell back", f"wanted {wanted}, took {taken}: {reason}"))
             case _:
                 pass
-    return notes
 
 
 def examples(run_folder: Path) -> list[Example]:

@@ -16,42 +16,34 @@ _COLOURS = {"train": 0, "generate": 1, "environment": 2, "reward": 6}
 _PROTOCOL = ("suspend", "update", "resume", "recompute")
 
 
-def timelines(events: list[Envelope], series: list[IterationMetrics]) -> list[Figure]:
-    """The whole run, and a few iterations in its middle."""
-    if not events:
-        return []
-    lanes = _lanes(events)
-    whole = Figure(
-        "The whole run",
-        "A row a worker, then the protocol. The darker, the busier; environment hosts: relative to their peak.",
-        timeline(lanes, 0.0, max(envelope.t for envelope in events)),
-    )
-    if len(series) <= CLOSE_UP:
-        return [whole]
-    middle = len(series) // 2
-    begin, end = series[middle - 1].end, series[min(len(series), middle + CLOSE_UP) - 1].end
-    first, last = series[middle].index, series[min(len(series), middle + CLOSE_UP) - 1].index
-    caption = f"Iterations {first} to {last}: training beside rollout, with the updates between."
-    return [whole, Figure("Close up", caption, timeline(lanes, begin, end))]
+class TimelineFold:
+    """Folds a merged log into the blocks of each lane."""
 
+    def __init__(self) -> None:
+        self._end: float | None = None
+        self._placed: dict[str, WorkerPlaced] = {}
+        self._blocks: dict[str, list[Block]] = {}
+        self._training: list[Block] = []
+        self._hosts: dict[str, list[tuple[float, float, int]]] = {}
+        self._steps: dict[str, list[Block]] = {
+            name: [] for name in ("get_batch wait", "update", "publish", "evaluation")
+        }
 
-def _lanes(events: list[Envelope]) -> list[Lane]:
-    placed = {e.e.worker: e.e for e in events if isinstance(e.e, WorkerPlaced)}
-    blocks: dict[str, list[Block]] = {worker: [] for worker in placed}
-    steps: dict[str, list[Block]] = {name: [] for name in ("get_batch wait", "update", "publish", "evaluation")}
-    trainers = [worker for worker, where in placed.items() if where.role == "train"]
-    hosts: dict[str, list[tuple[float, float, int]]] = {}
-    for envelope in events:
-        t = envelope.t
+    def add(self, envelope: Envelope) -> None:
+        """Fold one record."""
+        t = self._end = envelope.t
+        steps = self._steps
         match envelope.e:
+            case WorkerPlaced(worker=worker) as where:
+                self._placed[worker] = where
             case PoolBusy(worker=worker, role="environment") as busy:
-                hosts.setdefault(worker, []).append((t - (busy.until - busy.since), t, busy.running))
+                self._hosts.setdefault(worker, []).append((t - (busy.until - busy.since), t, busy.running))
             case PoolBusy(worker=worker) as busy:
                 elapsed = busy.until - busy.since
-                blocks.setdefault(worker, []).append((t - elapsed, t, busy.busy / elapsed if elapsed > 0 else 0.0))
+                share = busy.busy / elapsed if elapsed > 0 else 0.0
+                self._blocks.setdefault(worker, []).append((t - elapsed, t, share))
             case TrainStepped(seconds=seconds):
-                for worker in trainers or ["train"]:
-                    blocks.setdefault(worker, []).append((t - seconds, t, 1.0))
+                self._training.append((t - seconds, t, 1.0))
             case ProtocolStep(step="get_batch", seconds=seconds):
                 steps["get_batch wait"].append((t - seconds, t, 1.0))
             case ProtocolStep(step=step, seconds=seconds) if step in _PROTOCOL:
@@ -62,14 +54,41 @@ def _lanes(events: list[Envelope]) -> list[Lane]:
                 steps["evaluation"].append((t - seconds, t, 1.0))
             case _:
                 pass
-    for worker, spans in hosts.items():
-        peak = max(running for *_, running in spans) or 1
-        blocks[worker] = [(since, until, running / peak) for since, until, running in spans]
-    lanes = [
-        Lane(f"{worker} ({placed[worker].pool})" if worker in placed else worker, spans, _colour(worker, placed))
-        for worker, spans in blocks.items()
-    ]
-    return lanes + [Lane(name, spans, 4 + number) for number, (name, spans) in enumerate(steps.items()) if spans]
+
+    def figures(self, series: list[IterationMetrics]) -> list[Figure]:
+        """The whole run, and a few iterations in its middle."""
+        if self._end is None:
+            return []
+        lanes = self._lanes()
+        whole = Figure(
+            "The whole run",
+            "A row a worker, then the protocol. The darker, the busier; environment hosts: relative to their peak.",
+            timeline(lanes, 0.0, self._end),
+        )
+        if len(series) <= CLOSE_UP:
+            return [whole]
+        middle = len(series) // 2
+        begin, end = series[middle - 1].end, series[min(len(series), middle + CLOSE_UP) - 1].end
+        first, last = series[middle].index, series[min(len(series), middle + CLOSE_UP) - 1].index
+        caption = f"Iterations {first} to {last}: training beside rollout, with the updates between."
+        return [whole, Figure("Close up", caption, timeline(lanes, begin, end))]
+
+    def _lanes(self) -> list[Lane]:
+        placed = self._placed
+        blocks: dict[str, list[Block]] = {worker: [] for worker in placed}
+        blocks.update(self._blocks)
+        trainers = [worker for worker, where in placed.items() if where.role == "train"]
+        if self._training:
+            blocks.update((worker, self._training) for worker in trainers or ["train"])
+        for worker, spans in self._hosts.items():
+            peak = max(running for *_, running in spans) or 1
+            blocks[worker] = [(since, until, running / peak) for since, until, running in spans]
+        lanes = [
+            Lane(f"{worker} ({placed[worker].pool})" if worker in placed else worker, spans, _colour(worker, placed))
+            for worker, spans in blocks.items()
+        ]
+        steps = enumerate(self._steps.items())
+        return lanes + [Lane(name, spans, 4 + number) for number, (name, spans) in steps if spans]
 
 
 def _colour(worker: str, placed: dict[str, WorkerPlaced]) -> int:

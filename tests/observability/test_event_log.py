@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,17 @@ def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
     assert caught.value.errno == errno.ENOSPC
     with pytest.raises(OSError, match=r"a\.jsonl"):
         log.close()
+
+
+def test_a_long_log_is_read_in_little_memory(tmp_path: Path) -> None:
+    messages = [(float(number), "x" * 1000) for number in range(4000)]
+    for process in ("a", "b"):
+        _log(tmp_path, process, 1000.0, *messages)
+
+    tracemalloc.start()
+    count = sum(1 for _ in read_events(tmp_path))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert count == 8000
+    assert peak < 1_000_000  # of the 8 MB in the files

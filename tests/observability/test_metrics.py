@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 
 from rollart.events import (
     BatchFormed,
+    Envelope,
+    Evaluated,
     RunStarted,
     TrainStepped,
     TrajectoryEnded,
@@ -16,7 +19,7 @@ from rollart.events import (
     TrajectoryStarted,
     read_events,
 )
-from rollart.observability.metrics import iterations, quantile, scalars
+from rollart.observability.metrics import HISTORY, MetricsFold, iterations, quantile, scalars
 from rollart.types import Outcome, Purpose, TrajectoryId
 
 
@@ -67,6 +70,19 @@ def test_what_a_resumed_run_repeats_replaces_what_it_lost(make_run: Callable[...
 
     assert [(m.index, m.train_seconds) for m in found] == [(0, 1.0), (1, 5.0), (2, 1.0)]
     assert found[1].domains["a"].trained_share == 1.0
+
+
+def test_the_fold_of_a_long_run_stays_small() -> None:
+    fold = MetricsFold()
+    sizes = []
+    for index in range(2 * HISTORY + 1):
+        events = (Evaluated("a", index, "model", 1, 1.0, 1.0, 0, 0.5), BatchFormed(index, {"a": 1}, {0: 1}, 0.0))
+        for event in (*events, TrainStepped(index, index + 1, 0.1, 1, {})):
+            list(fold.add(Envelope(0, float(index), event)))
+        if index % HISTORY == 0:
+            sizes.append(len(pickle.dumps(fold)))
+
+    assert sizes[2] < 1.1 * sizes[1]
 
 
 def test_evaluation_does_not_enter_iterations(make_run: Callable[..., Any]) -> None:

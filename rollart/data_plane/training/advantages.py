@@ -2,12 +2,12 @@
 
 Invariants, for the built-in estimator and checked for every other:
 
-* every member of the group counts in the baseline, also those that are withheld or masked;
+* every member of the group counts in the baseline, also those that are withheld;
 * equal rewards give advantages of exactly 0;
 * an advantage is finite; a missing or non-finite reward is an error and never a zero.
 
-Which members are *trained* is decided here too (:func:`trained_members`): not the withheld ones, not
-those that a limit cut in a domain with ``truncated: mask``, and not those that generated nothing.
+Which members are withheld (``truncated: mask``) was decided when the group was formed, and is recorded in it:
+:func:`trained_members` are the others, but for those that generated nothing.
 
 Who calls it: :mod:`rollart.data_plane.training.batching`. A user's own estimator is a function in the
 user's module, named ``module:function`` in ``training.algorithm``.
@@ -16,7 +16,7 @@ user's module, named ``module:function`` in ``training.algorithm``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -100,18 +100,10 @@ def _of_domain(domain: str, groups: Sequence[Group], values: Sequence[np.ndarray
     return [value for group, value in zip(groups, values, strict=True) if group.domain == domain]
 
 
-def trained_members(group: Group, masked_domains: Collection[str]) -> list[int]:
-    """Positions in ``group.members`` whose tokens enter the loss.
-
-    Args:
-        group: Any group.
-        masked_domains: Domains with ``truncated: mask``.
-    """
-    mask_cut = group.domain in masked_domains
+def trained_members(group: Group) -> list[int]:
+    """Positions in ``group.members`` whose tokens enter the loss."""
     return [
         position
         for position, member in enumerate(group.members)
-        if position not in group.withheld
-        and not (mask_cut and member.limit is not None)
-        and member.generated_tokens > 0
+        if position not in group.withheld and member.generated_tokens > 0
     ]

@@ -125,13 +125,12 @@ def rows_of(
     Raises:
         ValueError: a trajectory cannot be trained (no score, no log-probabilities, ...); it is named.
     """
-    masked = {name for name, domain in domains.items() if domain.truncated == "mask"}
     rows: list[Row] = []
     for group, advantages in zip(batch.groups, batch_advantages(batch.groups, config), strict=True):
         domain = domains.get(group.domain)
         temperature = 1.0 if domain is None else domain.temperature or 1.0
         bonus = config.entropy_bonus if domain is None or domain.entropy_bonus is None else domain.entropy_bonus
-        for position in trained_members(group, masked):
+        for position in trained_members(group):
             member = group.members[position]
             for index, segment in enumerate(member.segments):
                 row = _row(

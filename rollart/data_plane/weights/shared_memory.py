@@ -83,14 +83,14 @@ class SharedMemoryWriter(WeightWriter):
         self._folders = (store_folder(root, run), store_folder(fallback, run))
         self._locks: dict[Path, IO[bytes]] = {}
         self._files: dict[int, Path] = {}
-        self._published: set[int] = set()
+        self._newest = -1
         self._closed = False
 
     def publish(self, version: int, tensors: Sequence[NamedBytes]) -> Manifest:
         if self._closed:
             raise WeightStoreError(f"version {version} was not written: the weight store has been closed")
-        if version in self._published:
-            raise ValueError(f"version {version} has been published before")
+        if version <= self._newest:
+            raise ValueError(f"version {version} is not newer than version {self._newest}, which was published before")
         entries, size = layout(tensors)
         path = self._choose_folder(version, size) / f"{self._prefix}.v{version}"
         self._files[version] = path
@@ -101,7 +101,7 @@ class SharedMemoryWriter(WeightWriter):
             if isinstance(error, OSError):
                 raise _write_error(version, path, size, error) from error
             raise
-        self._published.add(version)
+        self._newest = version
         return Manifest(version, entries, buckets, size, version_checksum(b.checksum for b in buckets))
 
     def retain(self, oldest: int) -> None:

@@ -89,10 +89,11 @@ class WeightWriter(ABC):
         """Write a version's buckets. Blocking: call it off the event loop.
 
         Args:
-            version: Must not have been published before.
+            version: Newer than all that were published before.
             tensors: The parameters, in a fixed order.
 
         Raises:
+            ValueError: the version is not newer.
             WeightStoreError: the store is full or gone.
         """
 

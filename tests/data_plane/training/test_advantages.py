@@ -71,16 +71,16 @@ def test_a_missing_or_infinite_reward_is_an_error_that_names_the_trajectory() ->
 def test_withheld_members_count_in_the_baseline_and_are_not_trained() -> None:
     group = group_of([0, 0, 3], withheld=(2,))
     assert group_advantages(group, TrainingConfig(advantage_norm="none")) == pytest.approx([-1, -1, 2])
-    assert trained_members(group, masked_domains=()) == [0, 1]
+    assert trained_members(group) == [0, 1]
 
 
-def test_cut_members_are_trained_unless_their_domain_masks_them() -> None:
+def test_a_cut_member_is_trained_unless_its_group_withholds_it_and_one_without_tokens_never() -> None:
     group = group_of([0, 1, 2])
     cut = Trajectory(group.members[1].id, 0, group.members[1].segments, Score(1.0), Limit.TURNS)
     silent = Trajectory(group.members[2].id, 0, (Segment(()),), Score(2.0))
-    group = Group("a", 0, 0, (group.members[0], cut, silent), 0)
-    assert trained_members(group, masked_domains={"b"}) == [0, 1]
-    assert trained_members(group, masked_domains={"a"}) == [0]
+    members = (group.members[0], cut, silent)
+    assert trained_members(Group("b", 0, 0, members, 0)) == [0, 1]
+    assert trained_members(Group("b", 0, 0, members, 0, withheld=(1,))) == [0]
 
 
 def best_only(group: Group, config: TrainingConfig) -> Any:

@@ -205,6 +205,16 @@ def test_keys_are_never_reused(
     assert len(SharedMemoryReader(run_id, tmp_path).pull(first)) == first.size, "the other writer's files stay"
 
 
+def test_versions_only_rise_also_when_their_files_are_gone(
+    writer: SharedMemoryWriter, make_tensors: MakeTensors
+) -> None:
+    writer.publish(2, make_tensors(2))
+    writer.retain(3)
+    for taken in (0, 1, 2):
+        with pytest.raises(ValueError, match="published before"):
+            writer.publish(taken, make_tensors(taken))
+
+
 def test_small_or_missing_shared_memory_falls_back_to_the_run_folder(
     run_id: str, tmp_path: Path, make_tensors: MakeTensors, caplog: pytest.LogCaptureFixture
 ) -> None:
