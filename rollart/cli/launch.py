@@ -124,7 +124,7 @@ async def _run(config: Config, folder: Path, sink: EventSink, start: JobState, r
         clusters = _Clusters(config, folder, runtime, events)
         ending.push_async_callback(clusters.stop)
         workers = await clusters.create()
-        trajectories = TrajectoryLog(folder, config.log.trajectories)
+        trajectories = TrajectoryLog(folder, config.log.trajectories, config.log.trajectory_batches)
         hooks = JobHooks(trajectories.write, lambda index: log.flush())
         job = Job(config, workers, config.placement.affinity, folder, events, hooks, start)
         with _interrupts(job):

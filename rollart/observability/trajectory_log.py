@@ -1,7 +1,8 @@
 """Full trajectories kept for ``rollart show``: ``RUN/trajectories/<batch>.msgpack``, one list a batch.
 
-The run writes a bounded sample of every batch, spread evenly over its groups and whole where the bound allows;
-files appear complete or not at all. Readers find a trajectory by its id.
+The run writes a bounded sample of every batch, spread evenly over its groups and whole where the bound allows,
+and keeps the samples of its newest batches; files appear complete or not at all. Readers find a trajectory by
+its id.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ class TrajectoryLog:
     Args:
         run_folder: The run's folder.
         limit: Trajectories kept of one batch (``log.trajectories``); 0 keeps none.
+        batches: Newest batches whose samples are kept (``log.trajectory_batches``).
     """
 
-    def __init__(self, run_folder: Path, limit: int) -> None:
+    def __init__(self, run_folder: Path, limit: int, batches: int) -> None:
         self._folder = run_folder / FOLDER
         self._limit = limit
+        self._batches = batches
 
     def write(self, batch: TrainBatch) -> None:
         """Keep a sample of ``batch``; a batch that is written again replaces the earlier file.
@@ -42,6 +45,9 @@ class TrajectoryLog:
         partial = target.with_suffix(".partial")
         partial.write_bytes(encode(chosen))
         os.replace(partial, target)
+        for file in self._folder.glob("*.msgpack"):
+            if int(file.stem) <= batch.index - self._batches:
+                file.unlink()
 
 
 def sample(batch: TrainBatch, limit: int) -> list[Trajectory]:

@@ -59,7 +59,7 @@ def run_folder(tmp_path: Path) -> Path:
 
 
 def test_a_bounded_sample_of_each_batch_comes_back_as_it_was(tmp_path: Path) -> None:
-    log = TrajectoryLog(tmp_path, limit=3)
+    log = TrajectoryLog(tmp_path, limit=3, batches=20)
     log.write(_batch(0))
     log.write(_batch(12))
 
@@ -72,15 +72,25 @@ def test_a_bounded_sample_of_each_batch_comes_back_as_it_was(tmp_path: Path) -> 
     assert sorted(file.name for file in (tmp_path / "trajectories").iterdir()) == ["000000.msgpack", "000012.msgpack"]
 
 
+def test_a_long_run_keeps_the_samples_of_its_newest_batches(tmp_path: Path) -> None:
+    for session in (range(5), range(2, 12)):  # the second is a resumed run that repeats some
+        log = TrajectoryLog(tmp_path, limit=1, batches=3)
+        for index in session:
+            log.write(_batch(index))
+            assert len(list((tmp_path / "trajectories").iterdir())) <= 5
+
+    assert [batch for batch, _ in read_all(tmp_path)] == [9, 10, 11]
+
+
 def test_a_run_that_keeps_none(tmp_path: Path) -> None:
-    TrajectoryLog(tmp_path, limit=0).write(_batch(0))
+    TrajectoryLog(tmp_path, limit=0, batches=20).write(_batch(0))
 
     with pytest.raises(FileNotFoundError, match=r"set log.trajectories above 0"):
         list(read_all(tmp_path))
 
 
 def test_an_id_that_was_not_kept(tmp_path: Path) -> None:
-    TrajectoryLog(tmp_path, limit=4).write(_batch(0))
+    TrajectoryLog(tmp_path, limit=4, batches=20).write(_batch(0))
 
     with pytest.raises(KeyError):
         find(tmp_path, TrajectoryId("lake", 5, 5, 0))
