@@ -83,9 +83,9 @@ class LogConfig(Section):
     """Write one record for each turn."""
     trajectories: int = Field(32, ge=0)
     """Full trajectories kept for ``rollart show``, of each iteration's batch at most this many."""
-    tensorboard: bool = False
-    """Also write TensorBoard scalars (extra ``tensorboard``)."""
     trajectory_batches: int = Field(200, ge=1)
     """Newest batches of which trajectories are kept; those of older ones are deleted."""
+    tensorboard: bool = False
+    """Also write TensorBoard scalars (extra ``tensorboard``)."""
     wandb: str | None = None
     """Also log to this Weights & Biases project (extra ``wandb``)."""
