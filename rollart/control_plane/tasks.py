@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 
+REMEMBERED = 4096
+"""Tasks of which it is known that they came back: far more than are ever live. One that was forgotten may come back
+once more."""
+
 
 class TaskQueue:
     """Tasks of one domain.
@@ -20,7 +24,7 @@ class TaskQueue:
     def __init__(self, cursor: int = 0) -> None:
         self.cursor = cursor
         self._returned: deque[int] = deque()
-        self._second_chance: set[int] = set()
+        self._second_chance: dict[int, None] = {}  # in the order in which they came back
 
     def take(self) -> int:
         """The next task."""
@@ -33,5 +37,7 @@ class TaskQueue:
     def give_back(self, task: int) -> None:
         """Put a task at the head of the queue, unless it has been there before."""
         if task not in self._second_chance:
-            self._second_chance.add(task)
+            self._second_chance[task] = None
             self._returned.appendleft(task)
+            if len(self._second_chance) > REMEMBERED:
+                del self._second_chance[next(iter(self._second_chance))]
