@@ -65,6 +65,21 @@ class WorkerPlaced(Event, frozen=True):
     host: str
 
 
+class WorkerRestarted(Event, frozen=True):
+    """A lost worker is back: a new process in its place."""
+
+    worker: str
+    role: str
+    pool: str
+    host: str
+    restart: int
+    """How often it has been started again, failed starts included."""
+    cause: str
+    """Why it was lost, or why the start before this one failed."""
+    seconds: float
+    """From the loss until it was back."""
+
+
 class Fallback(Event, frozen=True):
     """A binding or a dispatch took a compatible class instead of the one asked for."""
 
@@ -253,6 +268,7 @@ class Envelope(msgspec.Struct, frozen=True):
         RunStarted
         | RunEnded
         | WorkerPlaced
+        | WorkerRestarted
         | Fallback
         | TrajectoryStarted
         | FirstToken

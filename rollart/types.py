@@ -310,6 +310,8 @@ class FailureKind(StrEnum):
     GENERATION = "generation"
     REWARD_ERROR = "reward_error"
     REWARD_TIMEOUT = "reward_timeout"
+    HOST_LOST = "host_lost"
+    """The process of its environment host is gone: nobody's fault in the episode, so no retry is used up."""
     NO_RANDOM_POLICY = "no_random_policy"
     """The random policy was asked for and the environment declares none; never a training outcome."""
 

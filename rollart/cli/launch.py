@@ -153,7 +153,7 @@ class _Clusters:
         model: str = await train.handles[0].call("prepare", timeout=PREPARE_SECONDS)
         generate = await self._cluster("generate", requests, config_json, model, None, *self._store)
         environment = await self._cluster("environment", requests, _PARTS, [config_json, model])
-        return JobWorkers(train.handles[0], generate.handles, environment.handles)
+        return JobWorkers(train.handles[0], generate.handles, environment.handles, environment.restart)
 
     async def stop(self) -> None:
         await asyncio.gather(*(cluster.stop(GRACE_SECONDS) for cluster in self._clusters))

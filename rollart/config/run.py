@@ -51,6 +51,8 @@ class RolloutConfig(Section):
     """Environments alive at once, over all hosts."""
     hosts: int = Field(1, ge=1)
     """Environment host processes."""
+    host_restarts: int = Field(3, ge=0)
+    """Times that each environment host is started again after its process was lost, before the run ends."""
     retries: int = Field(2, ge=0)
     """Fresh attempts for a failed member before the group counts it lost."""
     retry_delay: float = Field(0.5, ge=0)

@@ -11,7 +11,7 @@ as ``failed`` and is left out of the success rate, never counted as an unsuccess
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -81,13 +81,18 @@ class Evaluation:
         self._passes += 1
         open_count = len(queue)
         without_policy: set[str] = set()
+        host_losses: Counter[tuple[str, int]] = Counter()
+        """Attempts by instance that a lost host ended; they use up no retry."""
 
         def ended(end: Trajectory | EpisodeFailure) -> None:
             nonlocal open_count
+            instance = (end.id.domain, end.id.task)
+            host_losses[instance] += isinstance(end, EpisodeFailure) and end.kind is FailureKind.HOST_LOST
+            retries = self._retries + host_losses[instance]
             if isinstance(end, EpisodeFailure) and end.kind is FailureKind.NO_RANDOM_POLICY:
                 without_policy.add(end.id.domain)
                 open_count -= 1
-            elif isinstance(end, EpisodeFailure) and end.kind.retryable and end.id.attempt < self._retries:
+            elif isinstance(end, EpisodeFailure) and end.kind.retryable and end.id.attempt < retries:
                 queue.append(self._again(end, random))
             else:
                 self._count(tallies[end.id.domain], end)

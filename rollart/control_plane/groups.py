@@ -26,7 +26,16 @@ from enum import StrEnum
 
 import msgspec
 
-from rollart.types import EpisodeFailure, EpisodeSpec, Group, Outcome, Trajectory, TrajectoryId, derive_seed
+from rollart.types import (
+    EpisodeFailure,
+    EpisodeSpec,
+    FailureKind,
+    Group,
+    Outcome,
+    Trajectory,
+    TrajectoryId,
+    derive_seed,
+)
 
 
 class MemberState(StrEnum):
@@ -41,13 +50,15 @@ class MemberState(StrEnum):
 class Member:
     """One position of a group and its present attempt."""
 
-    __slots__ = ("id", "start_version", "state", "trajectory")
+    __slots__ = ("host_losses", "id", "start_version", "state", "trajectory")
 
     def __init__(self, id: TrajectoryId) -> None:
         self.id = id
         self.state = MemberState.PENDING
         self.start_version: int | None = None
         self.trajectory: Trajectory | None = None
+        self.host_losses = 0
+        """Attempts that ended because their host was lost; they use up no retry."""
 
 
 class LiveGroup:
@@ -90,7 +101,12 @@ class Resolution(msgspec.Struct):
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """A fresh attempt for a failed member, due after a delay."""
+    """A fresh attempt for a failed member, due after a delay.
+
+    Attributes:
+        id: The new trajectory.
+        attempt: Retries used up so far, this one included unless a lost host made it necessary.
+    """
 
     id: TrajectoryId
     attempt: int
@@ -183,10 +199,12 @@ class GroupBook:
     def failed(self, failure: EpisodeFailure) -> Retry | Resolution | None:
         """A running member has failed: a retry, the group's resolution as lost, or nothing more to do."""
         group, member = self._expect_running(failure.id)
-        if failure.kind.retryable and member.id.attempt < self._retries:
+        member.host_losses += failure.kind is FailureKind.HOST_LOST
+        used = member.id.attempt - member.host_losses
+        if failure.kind.retryable and used < self._retries:
             member.state = MemberState.WAITING
             member.start_version = None
-            return Retry(msgspec.structs.replace(member.id, attempt=member.id.attempt + 1), member.id.attempt + 1)
+            return Retry(msgspec.structs.replace(member.id, attempt=member.id.attempt + 1), used + 1)
         member.state = MemberState.LOST
         if len(group.members) - group.count(MemberState.LOST) >= self._group_size:
             return None

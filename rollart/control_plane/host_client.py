@@ -6,23 +6,33 @@ from collections.abc import Callable
 
 from rollart.control_plane.env_host import HostReport
 from rollart.control_plane.outbox import Outbox
-from rollart.runtime.runtime import WorkerHandle
+from rollart.control_plane.supervision import supervised
+from rollart.runtime.runtime import CallTimeout, WorkerHandle, WorkerLost
 from rollart.types import EpisodeSpec, GenerationResult, TrajectoryId
 
 POLL_SECONDS = 5.0
 """A long poll returns after this long without news."""
 
 CALL_SECONDS = 60.0
-"""Deadline of a call that only queues messages."""
+"""Deadline of a call that only queues messages; a host that takes longer is stuck and counts as lost."""
+
+Receive = Callable[["HostClient", HostReport], None]
 
 
 class HostClient:
-    """One environment host; ``running`` counts the environments it holds, cancelled ones included."""
+    """One environment host over all its restarts.
+
+    Attributes:
+        handle: Its present process.
+        running: Environments it holds, cancelled ones included.
+        up: Whether it takes episodes; False from a loss until the restart.
+    """
 
     def __init__(self, handle: WorkerHandle) -> None:
         self.handle = handle
-        self.outbox = Outbox(3, self._post)
         self.running = 0
+        self.up = True
+        self._outbox = Outbox(3, self._post)
 
     @property
     def name(self) -> str:
@@ -30,16 +40,37 @@ class HostClient:
 
     def start(self, spec: EpisodeSpec) -> None:
         self.running += 1
-        self.outbox.put(0, spec)
+        self._outbox.put(0, spec)
 
     def deliver(self, result: GenerationResult) -> None:
-        self.outbox.put(1, result)
+        self._outbox.put(1, result)
 
     def cancel(self, trajectory: TrajectoryId) -> None:
-        self.outbox.put(2, trajectory)
+        self._outbox.put(2, trajectory)
 
-    async def collect(self, receive: Callable[[HostClient, HostReport], None]) -> None:
-        """Hand every report to ``receive`` until cancelled."""
+    async def serve(self, receive: Receive) -> str:
+        """Exchange messages, every report to ``receive``, until the host is lost; returns why it is.
+
+        Afterwards its process is gone and ``receive`` gets nothing of it any more.
+
+        Raises:
+            WorkerError: a method of the host raised.
+        """
+        try:
+            await supervised(self._collect(receive), [(f"{self.name}-outbox", self._outbox.run)])
+        except (WorkerLost, CallTimeout) as error:
+            self.up = False
+            await self.handle.kill()
+            return str(error)
+        raise RuntimeError(f"{self.name} is served no more, but is not lost")
+
+    def restarted(self, handle: WorkerHandle) -> None:
+        """Go on with a new process; what was on its way to the lost one is dropped."""
+        self.handle = handle
+        self._outbox = Outbox(3, self._post)
+        self.up = True
+
+    async def _collect(self, receive: Receive) -> None:
         while True:
             report: HostReport = await self.handle.call("collect", POLL_SECONDS, timeout=POLL_SECONDS + CALL_SECONDS)
             receive(self, report)

@@ -134,6 +134,11 @@ class LLMProxy:
         """Requests at the engines."""
         return len(self._in_flight)
 
+    @property
+    def sessions(self) -> int:
+        """Trajectories whose session an engine keeps."""
+        return len(self._sticky)
+
     def loops(self) -> list[Loop]:
         """The background loops to run."""
         loops: list[Loop] = []

@@ -6,10 +6,11 @@ resolves groups: ready, stale, lost or abandoned. All its decisions are taken by
 mix, groups, tasks, ledger, sample_buffer); this shell connects them to hosts and engines.
 
 Invariants: live groups (in the book or the buffer) never exceed the admission bound plus the redundant
-groups; environments alive never exceed ``max_environments``; every started trajectory ends in one outcome.
+groups; environments alive never exceed ``max_environments``; every started trajectory ends in one outcome, also
+when its host is lost.
 
 Who calls it: the TrainingLoop (``try_form``, ``commit``, ``version_changed``), the Evaluation (``play``), and
-its own host loops.
+the HostSupervisors (``receive``, ``host_lost``, ``host_back``).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -43,7 +45,9 @@ from rollart.events import (
 from rollart.types import (
     EpisodeFailure,
     EpisodeSpec,
+    FailureKind,
     GenerationRequest,
+    GenerationResult,
     Group,
     Outcome,
     Purpose,
@@ -101,6 +105,8 @@ class RolloutScheduler:
         self._sink = sink
         self._changed = changed
         self._host_of: dict[TrajectoryId, HostClient] = {}
+        self._generated: Counter[TrajectoryId] = Counter()
+        """Tokens answered so far, for those whose host cannot tell any more."""
         self._players: dict[TrajectoryId, Callable[[Trajectory | EpisodeFailure], None]] = {}
         self._bad_groups: Counter[str] = Counter()
         self._last_failure: dict[str, str] = {}
@@ -174,7 +180,7 @@ class RolloutScheduler:
         if self._closed:
             return
         self._open_groups()
-        while self.environments < self._settings.max_environments:
+        while self._any_host and self.environments < self._settings.max_environments:
             spec = self._book.next_start()
             if spec is None:
                 return
@@ -204,8 +210,8 @@ class RolloutScheduler:
             self._ledger.end(trajectory, Outcome.ABANDONED, message="not confirmed by its host before the run ended")
 
     def play(self, spec: EpisodeSpec, ended: Callable[[Trajectory | EpisodeFailure], None]) -> bool:
-        """Start an evaluation trajectory if a permit is free; ``ended`` receives its end."""
-        if len(self._players) >= self._settings.max_environments:
+        """Start an evaluation trajectory if a permit is free and a host up; ``ended`` receives its end."""
+        if len(self._players) >= self._settings.max_environments or not self._any_host:
             return False
         self._players[spec.id] = ended
         self._start(spec)
@@ -228,6 +234,24 @@ class RolloutScheduler:
             self._changed.notify()
             self.pump()
 
+    def host_lost(self, host: HostClient, cause: str) -> None:
+        """The host's process is gone: everything that ran on it ends, and its requests are aborted.
+
+        What was cancelled ends with its decided outcome, everything else as ``failed(host_lost)``.
+        """
+        for trajectory in [id for id, holder in self._host_of.items() if holder is host]:
+            failure = EpisodeFailure(trajectory, FailureKind.HOST_LOST, cause, self._generated[trajectory])
+            self.proxy.abort(trajectory)
+            self._freed(host, trajectory)
+            self._failed(failure)
+        self._changed.notify()
+        self.pump()
+
+    def host_back(self) -> None:
+        """A lost host has been started again."""
+        self._changed.notify()
+        self.pump()
+
     def describe(self) -> str:
         """The scheduler's state in one line, for the watchdog."""
         states = Counter(member.state.value for group in self._book for member in group.members)
@@ -237,8 +261,13 @@ class RolloutScheduler:
             f"{self._book.cancelling} cancelling; {len(self._buffer)} groups ready {dict(self._buffer.ready())}, "
             f"admission {self._admission()}, next batch {self._buffer.next_batch} needs "
             f"{dict(self._slots.horizon(self._settings.groups_per_batch))}; "
-            f"environments {self.environments}/{self._settings.max_environments}"
+            f"environments {self.environments}/{self._settings.max_environments} "
+            f"on {sum(host.up for host in self._hosts)} of {len(self._hosts)} hosts"
         )
+
+    @property
+    def _any_host(self) -> bool:
+        return any(host.up for host in self._hosts)
 
     def _admission(self) -> int:
         settings = self._settings
@@ -267,7 +296,7 @@ class RolloutScheduler:
                     return
 
     def _start(self, spec: EpisodeSpec) -> HostClient:
-        host = min(self._hosts, key=lambda candidate: candidate.running)
+        host = min((host for host in self._hosts if host.up), key=lambda candidate: candidate.running)
         self._host_of[spec.id] = host
         host.start(spec)
         return host
@@ -275,6 +304,7 @@ class RolloutScheduler:
     def _freed(self, host: HostClient, trajectory: TrajectoryId) -> None:
         host.running -= 1
         del self._host_of[trajectory]
+        self._generated.pop(trajectory, None)
         self.proxy.release(trajectory)
 
     def _requested(self, host: HostClient, request: GenerationRequest) -> None:
@@ -288,7 +318,13 @@ class RolloutScheduler:
             if not self._book.is_running(trajectory):
                 host.deliver(aborted(request))
                 return
-        self.proxy.submit(request, host.deliver)
+        self.proxy.submit(request, partial(self._answered, host))
+
+    def _answered(self, host: HostClient, result: GenerationResult) -> None:
+        """Pass an answer on, unless the host was lost while an engine worked for it."""
+        if self._host_of.get(result.trajectory) is host:
+            self._generated[result.trajectory] += len(result.action)
+            host.deliver(result)
 
     def _finished(self, trajectory: Trajectory) -> None:
         if (ended := self._players.pop(trajectory.id, None)) is not None:
@@ -332,7 +368,7 @@ class RolloutScheduler:
         )
         consequence = self._book.failed(failure)
         if isinstance(consequence, Retry):
-            delay = self._settings.retry_delay * 2 ** (consequence.attempt - 1)
+            delay = self._settings.retry_delay * 2 ** max(0, consequence.attempt - 1)
             self._sink.emit(TrajectoryRetried(failure.id, consequence.id, delay))
             asyncio.get_running_loop().call_later(delay, self._retry, consequence)
         elif consequence is not None:

@@ -5,7 +5,7 @@ Pure construction; nothing starts here. Called by the Job once the workers have 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -15,6 +15,7 @@ from rollart.control_plane.checkpoints import JobState
 from rollart.control_plane.evaluation import Evaluation
 from rollart.control_plane.groups import GroupBook
 from rollart.control_plane.host_client import HostClient
+from rollart.control_plane.host_supervisor import HostSupervisor
 from rollart.control_plane.ledger import Ledger
 from rollart.control_plane.llm_proxy import EngineClient, LLMProxy
 from rollart.control_plane.mix import SlotSchedule
@@ -31,11 +32,16 @@ from rollart.runtime.runtime import WorkerHandle
 
 
 class JobWorkers(msgspec.Struct, frozen=True):
-    """The placed workers of a run."""
+    """The placed workers of a run.
+
+    Attributes:
+        restart_host: Places a new process for the host with this index, whose old one is gone.
+    """
 
     trainer: WorkerHandle
     engines: Sequence[WorkerHandle]
     hosts: Sequence[WorkerHandle]
+    restart_host: Callable[[int], Awaitable[WorkerHandle]]
 
 
 class Wiring(msgspec.Struct, frozen=True):
@@ -43,6 +49,7 @@ class Wiring(msgspec.Struct, frozen=True):
 
     cores: Cores
     hosts: list[HostClient]
+    supervisors: list[HostSupervisor]
     scheduler: RolloutScheduler
     proxy: LLMProxy
     protocol: TrainingProtocol
@@ -52,9 +59,8 @@ class Wiring(msgspec.Struct, frozen=True):
     def loops(self) -> list[Loop]:
         """The background loops that must run while the job does."""
         loops: list[Loop] = [*self.proxy.loops()]
-        for host in self.hosts:
-            loops.append((f"{host.name}-outbox", host.outbox.run))
-            loops.append((f"{host.name}-reports", partial(host.collect, self.scheduler.receive)))
+        for host, supervisor in zip(self.hosts, self.supervisors, strict=True):
+            loops.append((host.name, supervisor.run))
         loops.append(("publisher", self.loop.publish))
         loops.append(("rollout side", self.loop.update))
         return loops
@@ -88,6 +94,11 @@ def wire(
     cores = _cores(config, start, ledger)
     hosts = [HostClient(handle) for handle in workers.hosts]
     scheduler = RolloutScheduler(_settings(config), cores, hosts, sink, changed)
+    restarts = config.rollout.host_restarts
+    supervisors = [
+        HostSupervisor(host, scheduler, partial(workers.restart_host, index), restarts, sink)
+        for index, host in enumerate(hosts)
+    ]
     engines = [EngineClient(handle, info) for handle, info in zip(workers.engines, infos, strict=True)]
     proxy = LLMProxy(engines, affinity, sink, waits, scheduler.first_token, config.log.turns)
     scheduler.connect(proxy)
@@ -104,7 +115,7 @@ def wire(
         changed,
         hooks.stop_requested,
     )
-    return Wiring(cores, hosts, scheduler, proxy, protocol, loop, evaluation)
+    return Wiring(cores, hosts, supervisors, scheduler, proxy, protocol, loop, evaluation)
 
 
 def _cores(config: Config, start: JobState, ledger: Ledger) -> Cores:

@@ -49,18 +49,20 @@ class Cluster:
     """See the module docstring. Create it with :meth:`create`.
 
     Attributes:
-        handles: The workers, in the order of their requests.
+        handles: The workers, in the order of their requests; :meth:`restart` replaces one in place.
     """
 
     def __init__(
         self,
         worker_class: type[Worker],
         handles: Sequence[WorkerHandle],
+        start: Callable[[int], Awaitable[WorkerHandle]],
         resources: ResourceManager,
         sink: EventSink,
         affinity: Mapping[str, str] | None = None,
     ) -> None:
-        self.handles = tuple(handles)
+        self.handles = list(handles)
+        self._start = start
         self._class = worker_class
         self._table = method_table(worker_class)
         self._resources = resources
@@ -108,15 +110,22 @@ class Cluster:
         _check_names(worker_class)
         serverless = _serverless_urls(worker_class, urls or {})
         placements = await resources.bind(requests)
-        spawns = [
-            asyncio.ensure_future(runtime.spawn(worker_class, placement, args(index), deadline))
-            for index, placement in enumerate(placements)
-        ]
+
+        async def start(index: int) -> WorkerHandle:
+            (placement,) = await resources.bind([requests[index]])  # its old place, unless that was given back
+            handle = await runtime.spawn(worker_class, placement, args(index), deadline)
+            try:
+                if serverless:
+                    await handle.call("connect_serverless", serverless, timeout=CONNECT_SECONDS)
+            except BaseException:
+                await handle.kill()
+                raise
+            return handle
+
+        spawns = [asyncio.ensure_future(start(index)) for index in range(len(placements))]
         try:
             handles = await _first_cause(spawns)
-            cluster = cls(worker_class, handles, resources, sink, affinity)
-            if serverless:
-                await cluster._everywhere("connect_serverless", (serverless,), CONNECT_SECONDS)
+            cluster = cls(worker_class, handles, start, resources, sink, affinity)
         except BaseException:
             await _undo(spawns, placements, resources)
             raise
@@ -140,6 +149,16 @@ class Cluster:
         other._timeout = seconds
         other._calls = {name: other._bound(name, declared) for name, declared in declarations(self._class).items()}
         return other
+
+    async def restart(self, index: int) -> WorkerHandle:
+        """Start a worker again whose process is gone, with the same arguments and in the same place.
+
+        Raises:
+            PlanError, PlacementError, WorkerError: it did not start; it stays lost.
+        """
+        self.handles[index] = handle = await self._start(index)
+        self._lost.discard(index)
+        return handle
 
     async def stop(self, grace: float) -> None:
         """Stop all workers and give back their devices. Idempotent."""

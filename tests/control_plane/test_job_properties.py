@@ -13,18 +13,22 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from virtual_job import Scenario, play, random_scenario, violations
+from virtual_job import Scenario, play, random_kills, random_scenario, violations
 
 from rollart.control_plane import rollout_scheduler, sample_buffer
+from rollart.control_plane.env_host import HostReport
 from rollart.control_plane.groups import GroupBook
+from rollart.control_plane.host_client import HostClient
 from rollart.control_plane.ledger import Ledger
+from rollart.control_plane.llm_proxy import LLMProxy
 from rollart.control_plane.mix import SlotSchedule
 from rollart.control_plane.sample_buffer import SampleBuffer
 from rollart.control_plane.training_loop import TrainingLoop
 from rollart.control_plane.waits import Signal
 from rollart.data_plane.generation.emulated import EmulatedCore
-from rollart.events import CheckpointSaved, DomainSuspended, Evaluated, Event, TrajectoryEnded
-from rollart.types import Outcome, TrainBatch
+from rollart.events import CheckpointSaved, DomainSuspended, Evaluated, Event, TrajectoryEnded, WorkerRestarted
+from rollart.runtime.runtime import WorkerLost
+from rollart.types import EpisodeFailure, FailureKind, Outcome, TrainBatch
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -33,10 +37,45 @@ def test_every_invariant_holds_in_every_random_run(seed: int) -> None:
     assert violations(play(random_scenario(seed))) == []
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32))
+def test_every_invariant_holds_when_hosts_die_at_random_moments(seed: int) -> None:
+    assert violations(play(random_kills(seed))) == []
+
+
+def test_the_only_host_dies_and_the_run_goes_on() -> None:
+    story = play(Scenario(seed=4, retries=0, kills=((0.2, 0), (0.9, 0)), restart=(0.5, 0)))
+    assert violations(story) == []
+    assert [event.restart for event in story.events if isinstance(event, WorkerRestarted)] == [1, 2]
+    ended = [event for event in story.events if isinstance(event, TrajectoryEnded)]
+    lost = [event for event in ended if event.failure is FailureKind.HOST_LOST]
+    assert lost
+    assert all("environment-0" in event.message for event in lost)
+    assert {event.outcome for event in lost} == {Outcome.FAILED}
+
+
+def test_an_evaluation_survives_the_only_host() -> None:
+    scenario = Scenario(seed=4, retries=0, kills=((0.1, 0), (0.4, 0)), restart=(0.2, 1), evaluate_every=1)
+    story = play(scenario)
+    assert violations(story) == []
+    assert any(isinstance(event, WorkerRestarted) for event in story.events)
+    assert {event.failed for event in story.events if isinstance(event, Evaluated)} == {0}
+
+
+def test_a_host_that_dies_too_often_ends_the_run_with_the_first_cause() -> None:
+    scenario = Scenario(seed=4, hosts=2, kills=((0.3, 1), (0.6, 1)), host_restarts=1)
+    story = play(scenario)
+    assert isinstance(story.error, WorkerLost)
+    assert str(story.error).startswith("environment-1 was lost 2 times and rollout.host_restarts is 1; the first cause")
+    assert "has been killed" in str(story.error)
+    assert [fault for fault in violations(story) if not fault.startswith("liveness: WorkerLost")] == []
+
+
 @pytest.mark.slow
 def test_a_thousand_random_runs() -> None:
     for seed in range(1000):
         assert violations(play(random_scenario(seed))) == [], random_scenario(seed)
+        assert violations(play(random_kills(seed))) == [], random_kills(seed)
 
 
 def test_the_same_scenario_gives_the_same_events() -> None:
@@ -202,6 +241,45 @@ def test_mutant_retry_that_keeps_its_identity_is_caught(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(GroupBook, "failed", same_attempt)
     assert found_by_some_run(lambda seed: msgspec.structs.replace(random_scenario(seed), step_error=0.2, retries=3))
+
+
+def test_mutant_lost_host_whose_cancelled_trajectories_stay_open_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = rollout_scheduler.RolloutScheduler._failed
+
+    def running_only(self: rollout_scheduler.RolloutScheduler, failure: EpisodeFailure) -> None:
+        if failure.kind is not FailureKind.HOST_LOST or self._book.is_running(failure.id):
+            failed(self, failure)
+
+    monkeypatch.setattr(rollout_scheduler.RolloutScheduler, "_failed", running_only)
+    assert found_by_some_run(random_kills)
+
+
+def test_mutant_lost_host_whose_requests_stay_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sessions stay at the engines."""
+    monkeypatch.setattr(LLMProxy, "abort", lambda self, trajectory: None)
+    monkeypatch.setattr(LLMProxy, "release", lambda self, trajectory: None)
+    assert found_by_some_run(random_kills)
+
+
+def test_mutant_dead_host_that_is_heard_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports of a process that was given up are taken for news of the present one."""
+    receive = rollout_scheduler.RolloutScheduler.receive
+    lost = rollout_scheduler.RolloutScheduler.host_lost
+    last: dict[int, HostReport] = {}
+
+    def remember(self: rollout_scheduler.RolloutScheduler, host: HostClient, report: HostReport) -> None:
+        if report.finished:
+            last[id(host)] = report
+        receive(self, host, report)
+
+    def late(self: rollout_scheduler.RolloutScheduler, host: HostClient, cause: str) -> None:
+        lost(self, host, cause)
+        if id(host) in last:
+            receive(self, host, last.pop(id(host)))
+
+    monkeypatch.setattr(rollout_scheduler.RolloutScheduler, "receive", remember)
+    monkeypatch.setattr(rollout_scheduler.RolloutScheduler, "host_lost", late)
+    assert found_by_some_run(random_kills)
 
 
 def test_mutant_push_that_overtakes_its_report_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,11 +24,20 @@ from rollart.control_plane.wiring import JobWorkers
 from rollart.data_plane.generation.emulated import EmulatedLengths, EmulatedSpeed
 from rollart.data_plane.generation.worker import EmulatedGenerator
 from rollart.data_plane.training.emulated import EmulatedLearner, EmulatedTimes, emulated_manifest
-from rollart.events import BatchFormed, DomainSuspended, Event, RunEnded, TrajectoryEnded, TrajectoryStarted
+from rollart.events import (
+    Alarm,
+    BatchFormed,
+    DomainSuspended,
+    Event,
+    RunEnded,
+    TrajectoryEnded,
+    TrajectoryScored,
+    TrajectoryStarted,
+)
 from rollart.runtime.in_process import InProcessRuntime
-from rollart.runtime.runtime import Placement
+from rollart.runtime.runtime import Placement, PlacementError, WorkerHandle
 from rollart.simulation import virtual_loop
-from rollart.types import Outcome, Purpose, TrainBatch, TrajectoryId
+from rollart.types import FailureKind, Outcome, Purpose, TrainBatch, TrajectoryId
 
 SCRATCH = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Checkpoints of emulated runs are worth no disk."""
@@ -81,6 +90,11 @@ class Scenario(msgspec.Struct, frozen=True):
     publish: float = 0.05
     report: float = 0.0
     evaluate_every: int = 0
+    kills: tuple[tuple[float, int], ...] = ()
+    """When the process of which host dies, in virtual seconds."""
+    restart: tuple[float, int] = (0.0, 0)
+    """Seconds until a host is back, and how many starts fail before one succeeds."""
+    host_restarts: int = 100
 
     @property
     def bound(self) -> int:
@@ -166,6 +180,8 @@ def config_of(scenario: Scenario) -> Config:
                 "mix_tolerance": scenario.mix_tolerance,
                 "filter_zero_variance": scenario.filter_zero_variance,
                 "starvation_limit": scenario.starvation_limit,
+                "hosts": scenario.hosts,
+                "host_restarts": scenario.host_restarts,
             },
             "engine": {"count": scenario.engines},
             "evaluation": {"instances": 2 if scenario.evaluate_every else 0, "every": scenario.evaluate_every},
@@ -180,6 +196,26 @@ async def _play(scenario: Scenario, recorder: Recorder, batches: list[TrainBatch
     async def spawn(worker: type, name: str, *args: Any) -> Any:
         return await runtime.spawn(worker, Placement(name, name, "local", "CPU"), args, 10.0)
 
+    async def host(number: int) -> WorkerHandle:
+        name, parts = f"environment-{number}", "rollart.control_plane.domain_parts:build_parts"
+        return await spawn(EnvHost, name, parts, [text, ""])
+
+    async def restart(number: int) -> WorkerHandle:
+        seconds, failures = scenario.restart
+        await asyncio.sleep(seconds)
+        restarts[number] += 1
+        if restarts[number] % (failures + 1):
+            raise PlacementError(f"environment-{number} does not start")
+        return await host(number)
+
+    async def kill(moment: float, number: int) -> None:
+        await asyncio.sleep(moment)
+        if job.wiring is not None:
+            dead.append(job.wiring.hosts[number].handle)
+            await dead[-1].kill()
+
+    dead: list[WorkerHandle] = []  # kept: in one process the episodes of a dead host play on, unheard
+    restarts: Counter[int] = Counter()
     text = config.model_dump_json()
     checksum = emulated_manifest(0).checksum
     workers = JobWorkers(
@@ -193,21 +229,24 @@ async def _play(scenario: Scenario, recorder: Recorder, batches: list[TrainBatch
             await spawn(EmulatedGenerator, f"generate-{number}", text, number, checksum, SPEED, LENGTHS)
             for number in range(scenario.engines)
         ],
-        [
-            await spawn(EnvHost, f"environment-{number}", "rollart.control_plane.domain_parts:build_parts", [text, ""])
-            for number in range(scenario.hosts)
-        ],
+        [await host(number) for number in range(scenario.hosts)],
+        restart,
     )
     hooks = JobHooks(batches.append, lambda index: None)
     start = JobState(0, 0, {})
     job = Job(config, workers, {"default": "CPU"}, folder, recorder, hooks, start)
     recorder.job = job
+    kills = [asyncio.create_task(kill(*each)) for each in scenario.kills]
     try:
         async with asyncio.timeout(VIRTUAL_LIMIT):
             await job.run()
+        if job.wiring is not None and (held := job.wiring.proxy.sessions):
+            recorder.breaches.append(f"{held} sessions left at the LLMProxy")
     except TimeoutError as error:
         raise AssertionError(f"the run hangs; who waits for whom:\n{job.wait_graph()}") from error
     finally:
+        for each in kills:
+            each.cancel()
         await runtime.stop()
 
 
@@ -234,6 +273,7 @@ def violations(story: Story) -> list[str]:
     found += _trained_once(story)
     found += _versions(story)
     found += _mix(story)
+    found += _lost_hosts(story)
     if story.error is None and len(story.batches) != story.scenario.iterations:
         found.append(f"liveness: {len(story.batches)} batches of {story.scenario.iterations}")
     return found
@@ -320,6 +360,39 @@ def _mix(story: Story) -> list[str]:
                 if abs(taken[domain] - share * taken.total()) > story.scenario.mix_tolerance + 1e-6:
                     found.append(f"mix: {dict(taken)} after batch {event.index}")
     return found
+
+
+def _lost_hosts(story: Story) -> list[str]:
+    """Invariant 8, for hosts: when one is back, all that ran on it before has ended, for no fault of its own."""
+    on: dict[str, set[TrajectoryId]] = {}
+    tries: Counter[tuple[str, int, int, int]] = Counter()
+    found = []
+    for event in story.events:
+        if isinstance(event, TrajectoryStarted):
+            on.setdefault(event.host, set()).add(event.id)
+            tries[event.id.domain, event.id.task, event.id.group, event.id.member] += 1
+        elif isinstance(event, (TrajectoryScored, TrajectoryEnded)):
+            for running in on.values():
+                running.discard(event.id)
+            if isinstance(event, TrajectoryEnded) and event.failure is FailureKind.HOST_LOST:
+                tries[event.id.domain, event.id.task, event.id.group, event.id.member] -= 1
+        elif isinstance(event, Alarm) and "is lost" in event.message:
+            found += [f"host: {id} runs on the lost {event.subject}" for id in on.get(event.subject, ())]
+    found += [
+        f"host: {key} used {count - 1} retries" for key, count in tries.items() if count > story.scenario.retries + 1
+    ]
+    return found
+
+
+def random_kills(seed: int) -> Scenario:
+    """A scenario of the family in which hosts die at random moments."""
+    draw = random.Random(seed + 1)
+    scenario = random_scenario(seed)
+    return msgspec.structs.replace(
+        scenario,
+        kills=tuple((draw.uniform(0.0, 4.0), draw.randrange(scenario.hosts)) for _ in range(draw.randint(1, 4))),
+        restart=(draw.choice([0.0, 0.1, 1.0]), draw.choice([0, 0, 1])),
+    )
 
 
 def random_scenario(seed: int) -> Scenario:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,13 @@ async def _play(
         trainer = await spawn(learner, "train", 0, text, str(folder / "model"), *store)
         model = await trainer.call("prepare", timeout=SECONDS)
         engines = [spawn(generator, "generate", n, text, model, n, *store) for n in range(config.engine.count)]
-        hosts = [spawn(EnvHost, "environment", n, PARTS, [text, model]) for n in range(config.rollout.hosts)]
+
+        def host(number: int) -> Coroutine[Any, Any, WorkerHandle]:
+            return spawn(EnvHost, "environment", number, PARTS, [text, model])
+
+        hosts = [host(number) for number in range(config.rollout.hosts)]
         placed = await asyncio.gather(*engines, *hosts)
-        workers = JobWorkers(trainer, placed[: len(engines)], placed[len(engines) :])
+        workers = JobWorkers(trainer, placed[: len(engines)], placed[len(engines) :], host)
         hooks = JobHooks(batches.append, lambda index: None)
         events = memory if sink is None else Tee(memory, sink)
         job = Job(config, workers, {"default": "CPU"}, folder, events, hooks, JobState(0, 0, {}))
