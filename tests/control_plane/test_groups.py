@@ -68,6 +68,25 @@ def test_a_failed_member_is_retried_in_a_fresh_attempt_and_then_lost_with_its_gr
     assert [(member.id, outcome) for member, outcome in lost.ended] == [(second.id, Outcome.GROUP_LOST)]
 
 
+def test_a_lost_host_uses_up_no_retry() -> None:
+    groups = book(size=1, retries=1)
+    groups.open("a", 0)
+    used = []
+    for kind in (FailureKind.HOST_LOST, FailureKind.STEP_ERROR, FailureKind.HOST_LOST):
+        (spec,) = start_all(groups)
+        retry = groups.failed(failure(spec.id, kind))
+        assert isinstance(retry, Retry)
+        assert retry.id.attempt == spec.id.attempt + 1
+        used.append(retry.attempt)
+        groups.retry_due(retry)
+    assert used == [0, 1, 1]
+    (spec,) = start_all(groups)
+    resolution = groups.failed(failure(spec.id))
+    assert resolution is not None
+    assert not isinstance(resolution, Retry)
+    assert resolution.how == "lost"
+
+
 def test_a_redundant_member_replaces_a_lost_one() -> None:
     groups = book(size=2, redundant=1, retries=0)
     groups.open("a", 0)

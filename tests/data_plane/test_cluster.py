@@ -118,6 +118,23 @@ def test_dispatch_on_ray(ray_cluster: RayCluster) -> None:
     asyncio.run(asyncio.wait_for(main(), 100.0))
 
 
+def test_a_restarted_worker_takes_its_place_and_its_calls_again() -> None:
+    async def main(site: Site) -> None:
+        cluster = await site.cluster()
+        lost = cluster.handles[2]
+        await lost.kill()
+        with pytest.raises(WorkerLost, match="w2"):
+            await cluster.generate("p", tag_name="frozen_lake")
+        assert await cluster.restart(2) is cluster.handles[2] is not lost
+        assert await cluster.generate("p", tag_name="frozen_lake") == (2, "p", "frozen_lake")
+        assert await cluster.within(5.0).who() == ["0", "1", "2"]
+        assert cluster.handles[2].info.pool == lost.info.pool
+        await cluster.stop(5.0)
+        assert await site.held() == 0
+
+    run(main)
+
+
 def test_a_lost_worker_gets_no_more_calls_and_the_fallback_is_recorded_once() -> None:
     async def main(site: Site) -> None:
         cluster = await site.cluster()
