@@ -24,6 +24,10 @@ from rollart.control_plane.checkpoints import JobState, latest
 from rollart.control_plane.env_host import EnvHost
 from rollart.control_plane.evaluation_job import EvaluationJob
 from rollart.control_plane.job import Job, JobHooks, JobResult
+from rollart.control_plane.supervision import supervised
+from rollart.control_plane.waits import Waits
+from rollart.control_plane.watchdog import wait_graph, watch
+from rollart.control_plane.watched import WatchedHandle
 from rollart.control_plane.wiring import JobWorkers
 from rollart.data_plane.cluster import Cluster
 from rollart.data_plane.generation.worker import Generator
@@ -38,7 +42,7 @@ from rollart.resource_plane.planning import worker_requests
 from rollart.resource_plane.pools import pools_of
 from rollart.resource_plane.resource_manager import ResourceManager
 from rollart.runtime.in_process import InProcessRuntime
-from rollart.runtime.runtime import Runtime
+from rollart.runtime.runtime import Runtime, WorkerHandle
 
 STOP_SECONDS = 5.0
 """After Ctrl-C the run may take this long to finish a step and write a checkpoint."""
@@ -150,10 +154,18 @@ class _Clusters:
         # All at once, so that what cannot be placed is refused before anything starts; the Clusters find them bound.
         await self._resources.bind(requests)
         train = await self._cluster("train", requests, config_json, str(self._folder / "model"), *self._store)
-        model: str = await train.handles[0].call("prepare", timeout=PREPARE_SECONDS)
+        model = await self._prepared(train.handles[0])
         generate = await self._cluster("generate", requests, config_json, model, None, *self._store)
         environment = await self._cluster("environment", requests, _PARTS, [config_json, model])
         return JobWorkers(train.handles[0], generate.handles, environment.handles, environment.restart)
+
+    async def _prepared(self, trainer: WorkerHandle) -> str:
+        """The model's folder, once the trainer has it; a hub may take its time, and the watchdog says so."""
+        waits, stall = Waits(), self._config.run.stall_seconds
+        preparing = WatchedHandle(trainer, waits).call("prepare", timeout=PREPARE_SECONDS)
+        watchdog = ("watchdog", lambda: watch(waits, lambda: wait_graph(waits, ()), stall, self._sink))
+        model: str = await supervised(preparing, [watchdog])
+        return model
 
     async def stop(self) -> None:
         await asyncio.gather(*(cluster.stop(GRACE_SECONDS) for cluster in self._clusters))

@@ -15,7 +15,8 @@ from rollart.control_plane.ledger import Ledger
 from rollart.control_plane.supervision import supervised
 from rollart.control_plane.training_loop import LoopHooks
 from rollart.control_plane.waits import Signal, Waits
-from rollart.control_plane.watchdog import watch
+from rollart.control_plane.watchdog import wait_graph, watch
+from rollart.control_plane.watched import watched
 from rollart.control_plane.wiring import JobWorkers, Wiring, wire
 from rollart.data_plane.generation.engine import EngineInfo
 from rollart.events import EventSink
@@ -33,10 +34,11 @@ class EvaluationJob:
 
     def __init__(self, config: Config, workers: JobWorkers, sink: EventSink, version: int) -> None:
         self._config = config
-        self._workers = workers
+        self._waits = Waits()
+        self._workers = watched(workers, self._waits)
         self._sink = sink
         self._version = version
-        self._waits = Waits()
+        self._wiring: Wiring | None = None
         self._changed = Signal(self._waits)
         self._task: asyncio.Task[None] | None = None
 
@@ -52,13 +54,15 @@ class EvaluationJob:
             asyncio.CancelledError: interrupted.
             WorkerError, WorkerLost, RuntimeError: the first cause of a failure.
         """
-        self._task = asyncio.ensure_future(self._run())
+        stall = self._config.run.stall_seconds
+        watchdog = ("watchdog", lambda: watch(self._waits, self._wait_graph, stall, self._sink))
+        self._task = asyncio.ensure_future(supervised(self._run(), [watchdog]))
         await self._task
 
     async def _run(self) -> None:
         starting = (engine.call("start", timeout=START_SECONDS) for engine in self._workers.engines)
         infos: list[EngineInfo] = list(await asyncio.gather(*starting))
-        wiring = wire(
+        self._wiring = wiring = wire(
             self._config,
             self._workers,
             infos,
@@ -70,9 +74,11 @@ class EvaluationJob:
             self._changed,
             LoopHooks(lambda batch: None, _never_ends, lambda: False),
         )
-        stall = self._config.run.stall_seconds
-        watchdog = ("watchdog", lambda: watch(self._waits, wiring.describe(), stall, self._sink))
-        await supervised(self._play(wiring), [*wiring.loops(), watchdog])
+        self._waits.moved()
+        await supervised(self._play(wiring), wiring.loops())
+
+    def _wait_graph(self) -> str:
+        return wait_graph(self._waits, [] if self._wiring is None else self._wiring.describe())
 
     async def _play(self, wiring: Wiring) -> None:
         if self._config.evaluation.random_policy:

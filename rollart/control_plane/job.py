@@ -21,6 +21,7 @@ from rollart.control_plane.supervision import supervised
 from rollart.control_plane.training_loop import LoopHooks
 from rollart.control_plane.waits import Signal, Waits
 from rollart.control_plane.watchdog import wait_graph, watch
+from rollart.control_plane.watched import watched
 from rollart.control_plane.wiring import JobWorkers, Wiring, wire
 from rollart.data_plane.generation.engine import EngineInfo
 from rollart.data_plane.training.trainer import TrainerInfo
@@ -94,12 +95,12 @@ class Job:
         start: JobState,
     ) -> None:
         self._config = config
-        self._workers = workers
+        self._waits = Waits()
+        self._workers = workers = watched(workers, self._waits)
         self._affinity = affinity
         self._sink = sink
         self._hooks = hooks
         self._start = start
-        self._waits = Waits()
         self._changed = Signal(self._waits)
         self._checkpoints = Checkpoints(folder, config.training.checkpoint, workers.trainer, sink)
         self._ledger = Ledger(sink)
@@ -130,20 +131,21 @@ class Job:
         """
         self._emit_started()
         try:
-            self.wiring = wiring = await self._start_workers()
             stall = self._config.run.stall_seconds
-            loops = [
-                *wiring.loops(),
-                ("utilisation", lambda: self._report_busy(wiring)),
-                ("watchdog", lambda: watch(self._waits, wiring.describe(), stall, self._sink)),
-            ]
-            result = await supervised(self._main(wiring), loops)
+            watchdog = ("watchdog", lambda: watch(self._waits, self.wait_graph, stall, self._sink))
+            result = await supervised(self._run(), [watchdog])
         except BaseException as error:
             reason = "interrupted" if isinstance(error, asyncio.CancelledError) else f"failed: {error}"
             await self._give_up(reason)
             raise
         self._sink.emit(RunEnded("interrupted" if result.interrupted else "finished"))
         return result
+
+    async def _run(self) -> JobResult:
+        self.wiring = wiring = await self._start_workers()
+        self._waits.moved()
+        loops = [*wiring.loops(), ("utilisation", lambda: self._report_busy(wiring))]
+        return await supervised(self._main(wiring), loops)
 
     async def _give_up(self, reason: str) -> None:
         """The run failed: save what was trained if the trainer still answers, give every trajectory its outcome."""
@@ -169,6 +171,7 @@ class Job:
     async def _start_workers(self) -> Wiring:
         """Start trainer and engines, wire the control plane, and check that all hold the same weights."""
         trainer: TrainerInfo = await self._workers.trainer.call("start", self._start.checkpoint, timeout=START_SECONDS)
+        self._waits.moved()
         starting = (engine.call("start", timeout=START_SECONDS) for engine in self._workers.engines)
         infos: list[EngineInfo] = list(await asyncio.gather(*starting))
         wiring = wire(

@@ -1,7 +1,8 @@
 """Waiting that can be explained: who waits, for what, since when.
 
-Every wait of the control plane for a condition goes through :class:`Signal`, which registers it. The
-watchdog prints the register when nothing moves, so a hang always names who waits for whom.
+Every wait of the control plane for a condition goes through :class:`Signal`, which registers it, and every call
+of a worker through :mod:`rollart.control_plane.watched`. The watchdog prints the register when nothing
+moves, so a hang always names who waits for whom.
 """
 
 from __future__ import annotations

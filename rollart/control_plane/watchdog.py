@@ -19,9 +19,8 @@ def wait_graph(waits: Waits, describe: Iterable[Callable[[], str]]) -> str:
     return "\n".join(f"  {line}" for line in lines)
 
 
-async def watch(waits: Waits, describe: Iterable[Callable[[], str]], stall_seconds: float, sink: EventSink) -> None:
-    """Report stalls until cancelled."""
-    components = tuple(describe)
+async def watch(waits: Waits, graph: Callable[[], str], stall_seconds: float, sink: EventSink) -> None:
+    """Report stalls until cancelled, each with what ``graph`` says then."""
     seen, since, reported = waits.progress, _now(), False
     while True:
         await asyncio.sleep(stall_seconds / 4)
@@ -31,8 +30,7 @@ async def watch(waits: Waits, describe: Iterable[Callable[[], str]], stall_secon
             seen, since, reported = waits.progress, _now(), False
         elif not reported and _now() - since >= stall_seconds:
             reported = True
-            graph = wait_graph(waits, components)
-            sink.emit(Alarm("watchdog", f"nothing has moved for {_now() - since:.0f} s:\n{graph}"))
+            sink.emit(Alarm("watchdog", f"nothing has moved for {_now() - since:.0f} s:\n{graph()}"))
 
 
 def _now() -> float:
