@@ -208,6 +208,8 @@ class EnvManager:
         return result
 
     async def _ask(self, request: GenerationRequest) -> GenerationResult:
+        # No deadline of its own: the LLMProxy answers past engine.answer_timeout, and what a request waits at its gate
+        # is no fault of the episode; the deadline of an update or the end of an evaluation bounds it.
         self._awaits_engine = True
         try:
             return await self._port.generate(request)

@@ -6,7 +6,8 @@ holds a trajectory's session, counts what is where, and closes its gate between 
 close the gate for training requests alone.
 
 Invariants: at most one request of a trajectory is anywhere (gate or engine); each is answered exactly
-once; an answer of an old incarnation or of a request that is not in flight is dropped and counted.
+once, by its engine or, past ``engine.answer_timeout``, here; an answer of an old incarnation or of a request
+that is not in flight is dropped and counted.
 
 Who calls it: the RolloutScheduler (submit, abort, release) and the TrainingLoop (suspend, prefetch,
 update, resume). Messages to an engine are batched by an Outbox, answers come by long poll.
@@ -90,6 +91,7 @@ class LLMProxy:
         sink: Where events go.
         waits: Register of waits and progress.
         on_first_token: Called with (trajectory, version) when a start version becomes known.
+        answer_seconds: How long an engine may work for a request (``engine.answer_timeout``).
         log_turns: Emit one record for each turn.
     """
 
@@ -100,6 +102,7 @@ class LLMProxy:
         sink: EventSink,
         waits: Waits,
         on_first_token: Callable[[TrajectoryId, int], None],
+        answer_seconds: float,
         log_turns: bool = False,
     ) -> None:
         self._engines = list(engines)
@@ -107,6 +110,7 @@ class LLMProxy:
         self._sink = sink
         self._waits = waits
         self._on_first_token = on_first_token
+        self._answer_seconds = answer_seconds
         self._log_turns = log_turns
         self._gate: dict[TrajectoryId, tuple[GenerationRequest, Reply]] = {}
         self._in_flight: dict[TrajectoryId, _InFlight] = {}
@@ -141,7 +145,7 @@ class LLMProxy:
 
     def loops(self) -> list[Loop]:
         """The background loops to run."""
-        loops: list[Loop] = []
+        loops: list[Loop] = [("answer deadline", self._give_up_late)]
         for engine in self._engines:
             name = f"engine-{engine.address.engine}"
             loops.append((f"{name}-outbox", engine.outbox.run))
@@ -292,14 +296,30 @@ class LLMProxy:
         ):
             self.dropped_results += 1
             return
-        del self._in_flight[trajectory]
-        pending.engine.in_flight -= 1
+        self._landed(pending)
         self.generated_tokens += len(result.action)
         if result.turn == 0 and result.versions:
             self._on_first_token(trajectory, result.versions[0].version)
         if self._log_turns and result.status is ResultStatus.DONE:
             self._log(pending, result)
         pending.reply(result)
+
+    async def _give_up_late(self) -> None:
+        """Answer in place of engines that do not: one that has lost a request still answers its polls."""
+        while True:
+            await asyncio.sleep(self._answer_seconds / 8)
+            oldest = asyncio.get_running_loop().time() - self._answer_seconds
+            for pending in [each for each in self._in_flight.values() if each.since < oldest]:
+                engine, request = pending.engine.address, pending.request
+                self.abort(request.trajectory)
+                self._landed(pending)
+                error = f"engine {engine.engine} gave no answer in {self._answer_seconds:g} s (engine.answer_timeout)"
+                pending.reply(_answer(request, engine, ResultStatus.REJECTED, error))
+
+    def _landed(self, pending: _InFlight) -> None:
+        """The request is at its engine no more."""
+        del self._in_flight[pending.request.trajectory]
+        pending.engine.in_flight -= 1
 
     def _log(self, pending: _InFlight, result: GenerationResult) -> None:
         seconds = asyncio.get_running_loop().time() - pending.since
@@ -317,13 +337,16 @@ class LLMProxy:
 
 def aborted(request: GenerationRequest) -> GenerationResult:
     """The answer to a request that never reached an engine."""
+    return _answer(request, EngineAddress(-1), ResultStatus.DONE)
+
+
+def _answer(
+    request: GenerationRequest, engine: EngineAddress, status: ResultStatus, error: str = ""
+) -> GenerationResult:
+    """An answer without tokens."""
+    abort = FinishReason.ABORT
     return GenerationResult(
-        request.trajectory,
-        request.turn,
-        request.attempt,
-        EngineAddress(-1),
-        ResultStatus.DONE,
-        finish_reason=FinishReason.ABORT,
+        request.trajectory, request.turn, request.attempt, engine, status, finish_reason=abort, error=error
     )
 
 

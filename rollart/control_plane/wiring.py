@@ -100,7 +100,9 @@ def wire(
         for index, host in enumerate(hosts)
     ]
     engines = [EngineClient(handle, info) for handle, info in zip(workers.engines, infos, strict=True)]
-    proxy = LLMProxy(engines, affinity, sink, waits, scheduler.first_token, config.log.turns)
+    proxy = LLMProxy(
+        engines, affinity, sink, waits, scheduler.first_token, config.engine.answer_timeout, config.log.turns
+    )
     scheduler.connect(proxy)
     protocol = TrainingProtocol(config.run.iterations, config.run.update, start.version)
     loop = TrainingLoop(protocol, workers.trainer, proxy, scheduler, sink, changed, hooks)
