@@ -1,8 +1,8 @@
 """Reads a command's configuration and refuses, before anything starts, what could not run.
 
-On top of the configuration's own checks: the environments must exist and take their arguments, rewards must be
-found, a model folder's tokenizer must be able to render the domains, and the pools must be able to hold the roles.
-Shared by ``train``, ``eval`` and ``plan``.
+On top of the configuration's own checks: the environments must exist and take their arguments, rewards and the
+engine must be found, a model folder's tokenizer must be able to render the domains, and the pools must be able to
+hold the roles. Shared by ``train``, ``eval`` and ``plan``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def load_checked(parsed: argparse.Namespace) -> Config:
     """
     add_import_paths(parsed.config)
     config = load_config(parsed.config, parsed.overrides)
-    found = (*_environments(config), *_rewards(config), *_packages(config), *_pools(config))
+    found = (*_environments(config), *_rewards(config), *_engine(config), *_packages(config), *_pools(config))
     # Rendering asks the environments for their words: what is wrong with them has been said already.
     found = found or tuple(_rendering(config))
     problems = [f"{parsed.config}: {problem}" for problem in found]
@@ -102,6 +102,15 @@ def _rewards(config: Config) -> Iterator[str]:
             make_scorer(domain.reward)
         except ValueError as error:
             yield f"domains.{name}: {error}"
+
+
+def _engine(config: Config) -> Iterator[str]:
+    from rollart.data_plane.generation.registry import check_engine
+
+    try:
+        check_engine(config.engine.kind)
+    except ValueError as error:
+        yield str(error)
 
 
 def _rendering(config: Config) -> Iterator[str]:

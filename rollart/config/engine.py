@@ -12,8 +12,8 @@ from rollart.config.base import Section
 class EngineConfig(Section):
     """The generation engines."""
 
-    kind: Literal["torch"] = "torch"
-    """The engine implementation."""
+    kind: str = Field("torch", min_length=1)
+    """``torch``, or ``module:Class`` of your own: called with this section and an ``EngineSetup``, it is the core."""
     count: int = Field(1, ge=1)
     """Engines (replicas)."""
     max_rows: int = Field(64, ge=1)

@@ -2,9 +2,9 @@
 
 An entry is called as :data:`Factory` and returns the function that builds the core, which loads the
 model and so runs off the event loop. Torch and transformers are imported only when an engine that
-needs them is built.
+needs them is built. A user's own is named by its import path.
 
-Who calls it: the generation Worker, when it is placed.
+Who calls it: the generation Worker, when it is placed; ``rollart plan`` to refuse a bad name.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from rollart.config.engine import EngineConfig
+from rollart.data_plane.environment.calls import first_cause
 from rollart.data_plane.generation.core import EngineCore
 from rollart.data_plane.generation.engine import Engine
 from rollart.data_plane.generation.shell import EngineShell
@@ -49,6 +50,23 @@ ENGINES: Registry[Factory] = Registry(
     "engine",
     {"torch": "rollart.data_plane.generation.torch_factory:build_torch_core"},
 )
+
+
+def check_engine(kind: str) -> None:
+    """Refuse an engine that there is not, before anything starts. Built-in ones are not imported for it.
+
+    Raises:
+        ValueError: what is wrong with ``engine.kind`` and what to do.
+    """
+    if kind in ENGINES:
+        return
+    try:
+        factory = ENGINES.get(kind)
+    except Exception as error:
+        cause = str(error) if type(error) is LookupError else f"cannot be imported: {first_cause(error)}"
+        raise ValueError(f"engine.kind '{kind}': {cause}") from error
+    if not callable(factory):
+        raise ValueError(f"engine.kind '{kind}' is not a class or function")  # noqa: TRY004 - a setting
 
 
 def build_engine(config: EngineConfig, setup: EngineSetup, reader: WeightReader) -> Engine:

@@ -9,13 +9,15 @@ import pytest
 import torch
 from engine_client import Client, Episode
 
+from rollart.config.config import Config
 from rollart.config.engine import EngineConfig
 from rollart.config.model import TinyModelConfig
 from rollart.data_plane.generation.decoder import UnsupportedModel
 from rollart.data_plane.generation.kv_cache import KVCache
-from rollart.data_plane.generation.registry import ENGINES, EngineSetup, build_engine
+from rollart.data_plane.generation.registry import EngineSetup, build_engine, check_engine
 from rollart.data_plane.generation.torch_factory import fitting_sessions, max_context
 from rollart.data_plane.generation.weight_loading import model_checksum
+from rollart.data_plane.generation.worker import Generator
 from rollart.data_plane.training.models import ModelError, build_tiny_model, load_model
 from rollart.data_plane.weights.shared_memory import SharedMemoryReader
 from rollart.types import EngineAddress, SamplingParams, TokenSpan
@@ -62,8 +64,81 @@ def test_a_missing_folder_fails_the_start(tmp_path: Path) -> None:
 
 
 def test_unknown_engines_name_the_nearest() -> None:
-    with pytest.raises(LookupError, match="did you mean 'torch'"):
-        ENGINES.get("troch")
+    with pytest.raises(ValueError, match="did you mean 'torch'"):
+        check_engine("troch")
+
+
+PARROT = """\
+from rollart.data_plane.generation.engine import EngineInfo, EngineStats
+from rollart.types import FinishReason, GenerationResult, ResultStatus, TokenSpan, VersionRun
+
+
+class Parrot:
+    \"\"\"Says the last token of each prompt once more.\"\"\"
+
+    def __init__(self, config, setup):
+        self.config, self.setup, self.version, self.checksum = config, setup, setup.version, "none"
+        self.waiting, self.answers = {}, []
+
+    @property
+    def has_work(self):
+        return bool(self.waiting)
+
+    def info(self):
+        rows, sessions = self.config.max_rows, self.config.max_sessions
+        return EngineInfo(self.setup.address, self.version, self.checksum, rows, sessions, self.setup.context)
+
+    def stats(self):
+        return EngineStats(waiting=len(self.waiting))
+
+    def add(self, request):
+        self.waiting[request.trajectory] = request
+
+    def abort(self, trajectory): ...
+    def release(self, trajectory): ...
+
+    def step(self):
+        for request in self.waiting.values():
+            said = TokenSpan.of([int(request.new.ids[-1])], [0.0])
+            about = (request.trajectory, request.turn, request.attempt, self.setup.address)
+            run = VersionRun(self.version, 1)
+            self.answers.append(GenerationResult(*about, ResultStatus.DONE, said, (run,), FinishReason.STOP))
+        self.waiting.clear()
+        return 0.0
+
+    def settle(self, elapsed):
+        answers, self.answers = self.answers, []
+        return answers
+
+    def check(self, manifest): ...
+
+    def update(self, manifest, flat):
+        self.version, self.checksum = manifest.version, manifest.checksum
+
+    def in_flight(self):
+        return len(self.waiting)
+
+    def started(self):
+        return ()
+"""
+
+
+def test_a_users_engine_is_named_by_its_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "birds.py").write_text(PARROT)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = Config.model_validate({"engine": {"kind": "birds:Parrot"}, "domains": {"lake": {"env": "frozen_lake"}}})
+    check_engine(config.engine.kind)
+
+    async def main() -> None:
+        worker = Generator(config.model_dump_json(), "anywhere", 3, "run", str(tmp_path))
+        info = await worker.start()
+        assert (info.address, info.max_context) == (EngineAddress(3), 512)
+        await worker.post([Episode(0).request(TokenSpan.of([1, 4, 5]), SamplingParams(3))], [], [])
+        (answer,) = await worker.results(10.0)
+        assert answer.action.ids.tolist() == [5]  # type: ignore[union-attr]
+        await worker.stop()
+
+    asyncio.run(main())
 
 
 def test_the_context_is_asked_for_or_the_models(folder: str) -> None:
