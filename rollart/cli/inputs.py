@@ -51,12 +51,12 @@ def bindings_of(config: Config) -> list[Binding]:
     Raises:
         PlanError: they cannot run there; the message says which setting to change.
     """
-    from rollart.data_plane.worker import ActorGen, ActorTrain, Environment
+    from rollart.data_plane.worker import ActorGen, ActorTrain, Environment, Reward
     from rollart.resource_plane.binding import bind
     from rollart.resource_plane.planning import worker_requests
     from rollart.resource_plane.pools import pools_of
 
-    affinities = {role.role: role.hardware_affinity for role in (ActorTrain, ActorGen, Environment)}
+    affinities = {role.role: role.hardware_affinity for role in (ActorTrain, ActorGen, Environment, Reward)}
     bindings, _ = bind(pools_of(config.pools), worker_requests(config, affinities))
     return bindings
 

@@ -1,4 +1,4 @@
-"""Starts a run: the runtime, the workers of the three roles, the Job; and ends all of it, whatever happens.
+"""Starts a run: the runtime, the workers of the roles, the Job; and ends all of it, whatever happens.
 
 The order is the paper's: the resource manager binds workers to pools, the Clusters place them, the control
 plane starts trajectories. Ctrl-C asks the Job to stop; a second one, or a stop that takes longer than
@@ -33,8 +33,8 @@ from rollart.data_plane.cluster import Cluster
 from rollart.data_plane.generation.worker import Generator
 from rollart.data_plane.training.worker import Learner
 from rollart.data_plane.weights.shared_memory import SHARED_MEMORY, sweep
-from rollart.data_plane.worker import Worker
-from rollart.events import EventLog, EventSink, Tee
+from rollart.data_plane.worker import Reward, Worker
+from rollart.events import EventLog, EventSink, Tee, WorkerPlaced
 from rollart.observability.trajectory_log import TrajectoryLog
 from rollart.resource_plane.binding import WorkerRequest
 from rollart.resource_plane.metadata_store import MemoryStore
@@ -42,7 +42,7 @@ from rollart.resource_plane.planning import worker_requests
 from rollart.resource_plane.pools import pools_of
 from rollart.resource_plane.resource_manager import ResourceManager
 from rollart.runtime.in_process import InProcessRuntime
-from rollart.runtime.runtime import Runtime, WorkerHandle
+from rollart.runtime.runtime import Runtime, WorkerHandle, WorkerInfo
 
 STOP_SECONDS = 5.0
 """After Ctrl-C the run may take this long to finish a step and write a checkpoint."""
@@ -53,7 +53,7 @@ GRACE_SECONDS = 2.0
 PREPARE_SECONDS = 900.0
 """Deadline for building or finding the model."""
 
-ROLES: dict[str, type[Worker]] = {"train": Learner, "generate": Generator, "environment": EnvHost}
+ROLES: dict[str, type[Worker]] = {"train": Learner, "generate": Generator, "environment": EnvHost, "reward": Reward}
 
 
 def launch(config: Config, folder: Path, sink: EventSink, resume: bool = False) -> JobResult:
@@ -157,7 +157,15 @@ class _Clusters:
         model = await self._prepared(train.handles[0])
         generate = await self._cluster("generate", requests, config_json, model, None, *self._store)
         environment = await self._cluster("environment", requests, _PARTS, [config_json, model])
+        await self._rewards_placed([handle.info for handle in environment.handles])
         return JobWorkers(train.handles[0], generate.handles, environment.handles, environment.restart)
+
+    async def _rewards_placed(self, hosts: list[WorkerInfo]) -> None:
+        """Record where the rewards are, which have no process of their own and so no Cluster that would."""
+        for worker, binding in (await self._resources.bindings()).items():
+            if binding.role == Reward.role:
+                host = next(info.host for info in hosts if info.pool == binding.pool)
+                self._sink.emit(WorkerPlaced(worker, binding.role, binding.pool, binding.hardware_class, host))
 
     async def _prepared(self, trainer: WorkerHandle) -> str:
         """The model's folder, once the trainer has it; a hub may take its time, and the watchdog says so."""

@@ -42,11 +42,15 @@ def plan_lines(config: Config) -> Iterator[str]:
 
 
 def _roles(config: Config) -> Iterator[str]:
-    """Every worker with the pool and device it is bound to; a fallback says why."""
+    """Every worker with the pool and device it is bound to, rewards with their provider; a fallback says why."""
     from rollart.cli.inputs import bindings_of
 
+    providers = ", ".join(sorted({domain.reward.url for domain in config.domains.values()}))
     for binding in bindings_of(config):
-        devices = f"device{'s' if len(binding.devices) > 1 else ''} {', '.join(map(str, binding.devices))}"
+        if binding.role == "reward":
+            devices = f"{providers} inside the environment hosts"
+        else:
+            devices = f"device{'s' if len(binding.devices) > 1 else ''} {', '.join(map(str, binding.devices))}"
         fallback = f"  (wanted {binding.wanted}: {binding.fallback})" if binding.fallback else ""
         yield f"{binding.worker:<14} {binding.pool} ({binding.hardware_class}), {devices}{fallback}"
     for name, pool in config.pools.items():

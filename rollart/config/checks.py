@@ -154,13 +154,7 @@ def looks_local(path: str) -> bool:
 
 def _placement(config: Config) -> Iterator[Finding]:
     names = ", ".join(config.pools)
-    if config.placement.reward is not None:
-        yield (
-            "placement.reward",
-            "rewards have no workers of their own, they run inside the environment hosts (domains.NAME.reward.url "
-            "'inline://'): leave it out, and place the hosts with placement.environment",
-        )
-    for role in ("train", "generate", "environment"):
+    for role in ("train", "generate", "environment", "reward"):
         pool = getattr(config.placement, role)
         if pool is not None and pool not in config.pools:
             yield f"placement.{role}", f"no pool '{pool}', use one of: {names}"

@@ -28,7 +28,7 @@ class PlacementConfig(Section):
     environment: str | None = None
     """Pool of the environment hosts."""
     reward: str | None = None
-    """Must stay empty: rewards run inside the environment hosts (``domains.NAME.reward.url: inline://``)."""
+    """Pool of the rewards. With ``inline://`` they run inside the environment hosts: place these there too."""
     affinity: dict[str, str] = {}
     """Hardware class by domain for generation; ``default`` for the others."""
     deadline: float = Field(120.0, gt=0)

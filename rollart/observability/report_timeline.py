@@ -75,7 +75,7 @@ class TimelineFold:
 
     def _lanes(self) -> list[Lane]:
         placed = self._placed
-        blocks: dict[str, list[Block]] = {worker: [] for worker in placed}
+        blocks: dict[str, list[Block]] = {worker: [] for worker, where in placed.items() if where.role != "reward"}
         blocks.update(self._blocks)
         trainers = [worker for worker, where in placed.items() if where.role == "train"]
         if self._training:

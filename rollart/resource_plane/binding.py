@@ -6,7 +6,9 @@ configuration). Rules, in order:
 1. What can never be is refused with the setting to change: an unknown pool or class, a worker in a
    serverless pool, more workers than devices.
 2. Workers whose pool is named are bound first. If others hold that pool at the moment, they fall back.
-3. The others go to pools of the class they prefer, and where these are full or absent to the classes that
+3. Workers that run within those of another role (stateless rewards within the environment hosts) go where these
+   are and take no device. If none of these is in the pool named for them, that is a fallback.
+4. The others go to pools of the class they prefer, and where these are full or absent to the classes that
    may stand in for it, best first (:func:`~rollart.resource_plane.hardware.stand_ins`). Within a class the
    pool with the most free devices comes first, then the order of the configuration.
 
@@ -34,6 +36,7 @@ class WorkerRequest(msgspec.Struct, frozen=True):
         pool: The pool it must go to, if the configuration names one.
         devices: Devices it takes.
         setting: The setting that asks for it, for messages.
+        within: The role whose workers it runs inside of, taking no device; empty if it has a process of its own.
     """
 
     worker: str
@@ -42,6 +45,7 @@ class WorkerRequest(msgspec.Struct, frozen=True):
     pool: str | None = None
     devices: int = 1
     setting: str = ""
+    within: str = ""
 
 
 class Binding(msgspec.Struct, frozen=True):
@@ -70,8 +74,8 @@ def bind(pools: Mapping[str, PoolView], requests: Sequence[WorkerRequest]) -> tu
     _refuse_overfull(pools, requests)
     now = dict(pools)
     bindings: dict[str, Binding] = {}
-    for request in sorted(requests, key=lambda each: each.pool is None):
-        binding = _bind_one(now, request)
+    for request in sorted(requests, key=lambda each: (each.within != "", each.pool is None)):
+        binding = _bind_within(bindings.values(), request) if request.within else _bind_one(now, request)
         if binding is None:
             raise PlanError(_no_room(pools, now, requests, request))
         bindings[request.worker] = binding
@@ -88,6 +92,17 @@ def _bind_one(now: dict[str, PoolView], request: WorkerRequest) -> Binding | Non
         reason = _reason(now, request, pool)
         return Binding(request.worker, request.role, pool.name, pool.hardware_class, devices, wanted, reason)
     return None
+
+
+def _bind_within(bound: Iterable[Binding], request: WorkerRequest) -> Binding | None:
+    """Bind one worker to where the workers are that it runs inside of."""
+    hosts = [binding for binding in bound if binding.role == request.within]
+    if not hosts:
+        return None
+    wanted = request.pool or request.affinity
+    host = next((each for each in hosts if each.pool == request.pool), hosts[0])
+    reason = "" if request.pool in (None, host.pool) else f"it runs inside the workers of role {request.within}"
+    return Binding(request.worker, request.role, host.pool, host.hardware_class, (), wanted, reason)
 
 
 def _preference(now: Mapping[str, PoolView], request: WorkerRequest) -> list[PoolView]:
@@ -119,7 +134,8 @@ def _refuse_impossible(pools: Mapping[str, PoolView], request: WorkerRequest) ->
         raise PlanError(f"placement.{request.role}: unknown pool '{request.pool}': {hint}")
     if not pools[request.pool].hosts_workers:
         raise PlanError(
-            f"placement.{request.role}: pool '{request.pool}' is serverless, which runs functions and holds no worker: "
+            f"placement.{request.role}: pool '{request.pool}' is serverless, which runs functions and holds no worker"
+            f"{f', and {request.role}s run inside the workers of role {request.within}' if request.within else ''}: "
             "choose another pool"
         )
 
@@ -127,7 +143,7 @@ def _refuse_impossible(pools: Mapping[str, PoolView], request: WorkerRequest) ->
 def _refuse_overfull(pools: Mapping[str, PoolView], requests: Sequence[WorkerRequest]) -> None:
     """Named pools must be large enough for the workers that the configuration puts there."""
     for pool in pools.values():
-        here = [request for request in requests if request.pool == pool.name]
+        here = [request for request in requests if request.pool == pool.name and not request.within]
         needed = sum(request.devices for request in here)
         if needed > pool.devices:
             roles = ", ".join(dict.fromkeys(f"placement.{request.role}" for request in here))
@@ -140,6 +156,7 @@ def _refuse_overfull(pools: Mapping[str, PoolView], requests: Sequence[WorkerReq
 def _no_room(
     pools: Mapping[str, PoolView], now: Mapping[str, PoolView], requests: Sequence[WorkerRequest], failed: WorkerRequest
 ) -> str:
+    requests = [request for request in requests if not request.within]
     needed = sum(request.devices for request in requests)
     stock = ", ".join(f"{pool.name}: {len(pool.free)} of {pool.devices} free" for pool in pools.values())
     left = sum(len(pool.free) for pool in now.values() if pool.hosts_workers)

@@ -14,7 +14,7 @@ from rollart.resource_plane.pools import PlanError
 
 
 def worker_requests(config: Config, affinities: Mapping[str, str]) -> list[WorkerRequest]:
-    """The workers of a run: one trainer, the engines, the environment hosts.
+    """The workers of a run: one trainer, the engines, the environment hosts, and the rewards within these.
 
     Engines are spread over the hardware classes that ``placement.affinity`` names by the shares of the
     domains that prefer each, with at least one each as far as they go.
@@ -43,6 +43,9 @@ def worker_requests(config: Config, affinities: Mapping[str, str]) -> list[Worke
         )
         for index in range(config.rollout.hosts)
     ]
+    requests.append(
+        WorkerRequest("reward-0", "reward", affinities["reward"], placement.reward, devices=0, within="environment")
+    )
     return requests
 
 

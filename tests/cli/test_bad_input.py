@@ -22,6 +22,7 @@ class Broken:
     [
         ("rollout.group_sise=4", "unknown key 'rollout.group_sise', did you mean 'rollout.group_size'?"),
         ("rollout.group_size=1", "set rollout.group_size to 2 or more"),
+        ("pools.local.devices=2", "3 workers need 3 devices"),
         ("pools.local.devices=2", "raise pools.<name>.devices or lower engine.count or rollout.hosts"),
         ("placement.train=gpu", "no pool 'gpu', use one of: local"),
         ("pools.local.hardware=H8OO", "unknown hardware class 'H8OO': did you mean 'H800'?"),

@@ -15,6 +15,7 @@ def test_the_plan_says_what_would_run(rollart: Any, folder: Path) -> None:
         "train-0        local (CPU), device 0\n",
         "generate-0     local (CPU), device 1  (wanted H20: there is no pool of class H20)",
         "environment-0  local (CPU), device 2",
+        "reward-0       local (CPU), inline:// inside the environment hosts\n",
         "pool local     16 x CPU",
         "lake   50.0% of the trained groups, env frozen_lake (inline)",
         "4 trajectories = 2 groups of 2; groups a batch: lake 1.00, guess 1.00",

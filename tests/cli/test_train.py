@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rollart.events import WorkerPlaced, read_events
 from rollart.observability.summary import read_summary
 
 
@@ -28,6 +29,10 @@ def test_a_run_from_training_to_evaluation(rollart: Any, folder: Path) -> None:
     assert summary.started == summary.outcomes.total()
     assert summary.domains["lake"].success_after is not None
     assert "<svg" in (run / "report.html").read_text()
+    placed = [record.e for record in read_events(run / "events") if isinstance(record.e, WorkerPlaced)]
+    assert [(where.role, where.pool) for where in placed] == [
+        (role, "local") for role in ("train", "generate", "environment", "reward")
+    ]
 
     listed = rollart("show", run)
     assert listed.code == 0

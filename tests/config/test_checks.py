@@ -76,7 +76,7 @@ LAKE = {"env": "frozen_lake"}
             "raise model.tiny.max_length",
         ),
         ({"placement": {"train": "gpu"}}, "placement.train", "use one of: local"),
-        ({"placement": {"reward": "local"}}, "placement.reward", "place the hosts with placement.environment"),
+        ({"placement": {"reward": "gpu"}}, "placement.reward", "use one of: local"),
         ({"placement": {"affinity": {"lak": "CPU"}}}, "placement.affinity.lak", "one of: lake, math"),
         ({"evaluation": {"every": 5}}, "evaluation.every", "set evaluation.instances above 0"),
         ({"log": {"wandb": " "}}, "log.wandb", "give one, or leave it out"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rollart.config.config import Config
 from rollart.data_plane.worker import ActorGen, ActorTrain, Environment, Reward
-from rollart.resource_plane.binding import bind
+from rollart.resource_plane.binding import Binding, bind
 from rollart.resource_plane.planning import apportion, worker_requests
 from rollart.resource_plane.pools import PlanError, pools_of
 
@@ -28,6 +28,7 @@ def test_the_roles_defaults() -> None:
         ("generate-1", "H20"),
         ("environment-0", "CPU"),
         ("environment-1", "CPU"),
+        ("reward-0", "local"),
     ]
 
 
@@ -41,6 +42,30 @@ def test_engines_spread_over_the_classes_that_the_domains_prefer() -> None:
 def test_the_default_configuration_fits_its_pool() -> None:
     bindings, _ = bind(pools_of(config().pools), worker_requests(config(), AFFINITIES))
     assert {binding.pool for binding in bindings} == {"local"}
+
+
+def test_rewards_go_with_the_environment_hosts_and_take_no_device() -> None:
+    pools = {"gpu": {"hardware": "H20", "devices": 2}, "cpu": {"hardware": "CPU", "devices": 1}}
+
+    def reward(**placement: str) -> Binding:
+        asked = config(pools=pools, placement=placement)
+        bindings, after = bind(pools_of(asked.pools), worker_requests(asked, AFFINITIES))
+        assert not after["cpu"].free
+        return next(binding for binding in bindings if binding.role == "reward")
+
+    assert reward() == Binding("reward-0", "reward", "cpu", "CPU", (), "local")
+    assert reward(reward="cpu") == Binding("reward-0", "reward", "cpu", "CPU", (), "cpu")
+    elsewhere = reward(reward="gpu")
+    assert (elsewhere.pool, elsewhere.wanted) == ("cpu", "gpu")
+    assert elsewhere.fallback == "it runs inside the workers of role environment"
+
+
+def test_a_pool_that_cannot_hold_rewards_is_refused() -> None:
+    asked = config(pools={"local": {"devices": 4}, "fn": {"hardware": "serverless"}}, placement={"reward": "fn"})
+    with pytest.raises(
+        PlanError, match=r"placement.reward: pool 'fn' is serverless, .* and rewards run inside the work"
+    ):
+        bind(pools_of(asked.pools), worker_requests(asked, AFFINITIES))
 
 
 @pytest.mark.parametrize(
