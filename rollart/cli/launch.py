@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import tempfile
 import time
@@ -37,7 +38,7 @@ from rollart.data_plane.worker import Reward, Worker
 from rollart.events import EventLog, EventSink, Tee, WorkerPlaced
 from rollart.observability.trajectory_log import TrajectoryLog
 from rollart.resource_plane.binding import WorkerRequest
-from rollart.resource_plane.metadata_store import MemoryStore
+from rollart.resource_plane.job_resources import job_resources
 from rollart.resource_plane.planning import worker_requests
 from rollart.resource_plane.pools import pools_of
 from rollart.resource_plane.resource_manager import ResourceManager
@@ -99,15 +100,14 @@ def evaluate(config: Config, version: int, sink: EventSink) -> None:
 
 async def _evaluate(config: Config, version: int, sink: EventSink, runtime: Runtime) -> None:
     with tempfile.TemporaryDirectory(prefix="rollart-eval-") as folder:
-        clusters = _Clusters(config, Path(folder), runtime, sink)
-        try:
+        async with contextlib.AsyncExitStack() as ending:
+            ending.push_async_callback(runtime.stop)
+            resources = await ending.enter_async_context(_resources(config, runtime, sink))
+            clusters = _Clusters(config, Path(folder), runtime, resources, sink)
+            ending.push_async_callback(clusters.stop)
             job = EvaluationJob(config, await clusters.create(), sink, version)
             with _interrupts(job):
                 await job.run()
-        finally:
-            async with contextlib.AsyncExitStack() as ending:
-                ending.push_async_callback(runtime.stop)
-                ending.push_async_callback(clusters.stop)
 
 
 def _runtime(config: Config) -> Runtime:
@@ -118,6 +118,19 @@ def _runtime(config: Config) -> Runtime:
     return RayRuntime.start(config.pools, config.ray)
 
 
+def _resources(
+    config: Config, runtime: Runtime, sink: EventSink
+) -> contextlib.AbstractAsyncContextManager[ResourceManager]:
+    """The run's resource manager, whose view of the pools is shared by all runs on an existing cluster."""
+    name = config.run.name
+    if config.run.runtime == "in_process" or config.ray.address is None:
+        return job_resources(name, sink)
+    from rollart.runtime.ray import RayRuntime
+
+    attach = cast("RayRuntime", runtime).attach
+    return job_resources(f"{name}-{secrets.token_hex(4)}", sink, attach, config.placement.deadline)
+
+
 async def _run(config: Config, folder: Path, sink: EventSink, start: JobState, runtime: Runtime) -> JobResult:
     loop = asyncio.get_running_loop()
     async with contextlib.AsyncExitStack() as ending:
@@ -125,7 +138,8 @@ async def _run(config: Config, folder: Path, sink: EventSink, start: JobState, r
         log = EventLog(folder / EVENTS, config.run.name, "driver", loop.time(), time.time(), loop.time)
         ending.callback(log.close)
         events = Tee(log, sink)
-        clusters = _Clusters(config, folder, runtime, events)
+        resources = await ending.enter_async_context(_resources(config, runtime, events))
+        clusters = _Clusters(config, folder, runtime, resources, events)
         ending.push_async_callback(clusters.stop)
         workers = await clusters.create()
         trajectories = TrajectoryLog(folder, config.log.trajectories, config.log.trajectory_batches)
@@ -138,12 +152,14 @@ async def _run(config: Config, folder: Path, sink: EventSink, start: JobState, r
 class _Clusters:
     """The workers of a run: created in an order that lets hosts and engines find the model."""
 
-    def __init__(self, config: Config, folder: Path, runtime: Runtime, sink: EventSink) -> None:
+    def __init__(
+        self, config: Config, folder: Path, runtime: Runtime, resources: ResourceManager, sink: EventSink
+    ) -> None:
         self._config = config
         self._folder = folder
         self._runtime = runtime
         self._sink = sink
-        self._resources = ResourceManager(MemoryStore(), config.run.name, sink, lease_seconds=None)
+        self._resources = resources
         self._clusters: list[Cluster] = []
         self._store = (f"{config.run.name}-{os.getpid()}", str(folder / "weights"))
 

@@ -7,7 +7,7 @@ revision on.
 
 The interface asks for nothing that Redis lacks: versions in a hash and a script for compare-and-set,
 expiring keys for leases, a stream for watching. Here are the store in this process's memory, and a client
-of one that a worker hosts (under Ray a detached actor: ``RayRuntime.attach``).
+of one that a worker hosts (on a shared Ray cluster: :mod:`rollart.resource_plane.job_resources`).
 """
 
 from __future__ import annotations

@@ -55,19 +55,24 @@ class ResourceManager:
         self._sink = sink
         self._lease_seconds = lease_seconds
         self._lease: int | None = None
+        self._declared: set[str] = set()
 
     async def declare(self, pools: Mapping[str, PoolView]) -> None:
-        """Make pools known; one that is known already must be the same.
+        """Make pools known; one that is known already must be the same, unless nobody holds a device of it.
 
         Raises:
-            PlanError: another job declared a pool of this name differently.
+            PlanError: a running job declared a pool of this name differently.
         """
+        self._declared.update(pools)
         for name, pool in pools.items():
             record = encode(msgspec.structs.replace(pool, holders={}))
             if await self._store.compare_and_set(_POOLS + name, record, ABSENT) is not None:
                 continue
             known = await self._store.get(_POOLS + name)
             if known is not None and known.value != record:
+                unused = not await self._store.list(f"{_DEVICES}{name}/")
+                if unused and await self._store.compare_and_set(_POOLS + name, record, known.version) is not None:
+                    continue
                 other: PoolView = decode(known.value, PoolView)
                 raise PlanError(
                     f"pools.{name}: {pool.devices} x {pool.hardware_class}, but a running job shares a pool of that "
@@ -93,7 +98,7 @@ class ResourceManager:
         return {key.removeprefix(prefix): decode(entry.value, Binding) for key, entry in entries.items()}
 
     async def bind(self, requests: Sequence[WorkerRequest]) -> list[Placement]:
-        """Bind workers to devices, all or none; what took another place than asked for is an event.
+        """Bind workers to devices of declared pools, all or none; what took another place than asked for is an event.
 
         A worker that the job has bound already keeps its place. So a run binds all its workers together first,
         which lets the decision see them all, and each Cluster finds its own bound.
@@ -106,7 +111,7 @@ class ResourceManager:
             LeaseExpired: this job counts as dead, because it did not :meth:`hold` in time.
         """
         for _ in range(ATTEMPTS):
-            pools = await self.view()
+            pools = {name: pool for name, pool in (await self.view()).items() if name in self._declared}
             bindings = await self.bindings()
             new, _after = bind(pools, [request for request in requests if request.worker not in bindings])
             if await self._claim(new):

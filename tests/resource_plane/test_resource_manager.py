@@ -85,7 +85,8 @@ def test_a_dead_jobs_devices_come_back() -> None:
     async def main() -> None:
         store = MemoryStore()
         dead, alive = (ResourceManager(store, name, MemorySink()) for name in ("dead", "alive"))
-        await dead.declare(POOLS)
+        for manager in (dead, alive):
+            await manager.declare(POOLS)
         await dead.bind(engines(4))
         holding = asyncio.create_task(alive.hold())
         await alive.bind(engines(4))
@@ -102,10 +103,29 @@ def test_a_dead_jobs_devices_come_back() -> None:
 def test_jobs_must_agree_on_a_shared_pool() -> None:
     async def main() -> None:
         store = MemoryStore()
-        await ResourceManager(store, "one", MemorySink()).declare(POOLS)
+        one = ResourceManager(store, "one", MemorySink())
+        await one.declare(POOLS)
         other = pools_of({"rollout": PoolConfig(hardware="H20", devices=5, logical=False)})
+        await one.bind(engines(1))
         with pytest.raises(PlanError, match=r"pools.rollout: 5 x H20, but .* with 4 x H20"):
             await ResourceManager(store, "two", MemorySink()).declare(other)
+
+    virtual_loop.run(main())
+
+
+def test_a_pool_that_nobody_holds_may_be_declared_anew() -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        one = ResourceManager(store, "one", MemorySink())
+        await one.declare(POOLS)
+        await one.bind(engines(1))
+        await one.release_all()
+        other = pools_of({"rollout": PoolConfig(hardware="H20", devices=5, logical=False)})
+        two = ResourceManager(store, "two", MemorySink())
+        await two.declare(other)
+        assert (await two.view())["rollout"].devices == 5
+        with pytest.raises(PlanError, match="6 workers need 6 devices"):  # the pools of others are not its own
+            await two.bind(engines(6))
 
     virtual_loop.run(main())
 
