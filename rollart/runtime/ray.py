@@ -258,7 +258,7 @@ def _spec(worker_class: type, placement: Placement, args: bytes) -> bytes:
             "move it to the top level of a module"
         )
     search_path = tuple(dict.fromkeys([*(path for path in sys.path if path), os.getcwd()]))
-    return msgspec.msgpack.encode(ActorSpec(module, name, search_path, placement.environment, args))
+    return msgspec.msgpack.encode(ActorSpec(module, name, search_path, os.getcwd(), placement.environment, args))
 
 
 def _refuse_real_pools(pools: Mapping[str, PoolConfig]) -> None:

@@ -26,6 +26,8 @@ class ActorSpec(msgspec.Struct, frozen=True):
     Attributes:
         module, name: Where the worker class is: its module and its qualified name.
         search_path: Folders of the caller's ``sys.path``; those that exist are added.
+        folder: The caller's working folder, which becomes the worker's if its machine has it: relative paths of a
+            configuration mean the same in every process, also on a cluster that was started elsewhere.
         environment: Environment variables of the process.
         args: Encoded constructor arguments.
     """
@@ -33,6 +35,7 @@ class ActorSpec(msgspec.Struct, frozen=True):
     module: str
     name: str
     search_path: tuple[str, ...]
+    folder: str
     environment: dict[str, str]
     args: bytes
 
@@ -67,6 +70,8 @@ class WorkerActor:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.update(spec.environment)
         _extend_search_path(spec.search_path)
+        if os.path.isdir(spec.folder):
+            os.chdir(spec.folder)
         try:
             target: Any = importlib.import_module(spec.module)
             for part in spec.name.split("."):

@@ -90,6 +90,9 @@ class Probe:
     def modules(self) -> list[str]:
         return sorted(sys.modules)
 
+    def folder(self) -> str:
+        return os.getcwd()
+
     def variable(self, name: str) -> str | None:
         return os.environ.get(name)
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +44,18 @@ class TestRay(RuntimeContract):
                 await handle.call("greet", "anyone?", timeout=LONG)
 
         run(main())
+
+    def test_relative_paths_are_the_callers(
+        self, run: Any, runtime: RayRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+
+        async def main() -> str:
+            handle = await runtime.spawn(Probe, placement(), ("elsewhere",), LONG)
+            folder: str = await handle.call("folder", timeout=LONG)
+            return folder
+
+        assert run(main()) == str(tmp_path)
 
     def test_a_worker_that_exits_leaves_its_last_words(self, run: Any, runtime: RayRuntime) -> None:
         async def main() -> None:
