@@ -1,4 +1,4 @@
-"""The training protocol as an explicit state machine (the paper's six steps, section 7).
+"""The training protocol as an explicit state machine (the paper's six steps; architecture, section 6).
 
 Two sides move independently and meet at well-defined points:
 

@@ -1,4 +1,4 @@
-"""The numbers of each iteration (architecture, section 8), folded from the event log.
+"""The numbers of each iteration (architecture, section 9), folded from the event log.
 
 Iteration k ends with ``TrainStepped(k)``. Trained trajectories and staleness belong to the batch that
 holds them; everything else (finished trajectories, other outcomes, busy workers, protocol steps) to the
