@@ -21,9 +21,9 @@ from pathlib import Path
 from benchmarks.zero_cost import ZeroCostEngine, ZeroCostGenerator, ZeroCostLearner
 from rollart import codec
 from rollart.config.config import Config
-from rollart.control_plane.checkpoints import JobState
 from rollart.control_plane.env_host import EnvHost
 from rollart.control_plane.job import Job, JobHooks
+from rollart.control_plane.job_state import JobState
 from rollart.control_plane.wiring import JobWorkers
 from rollart.events import EventLog
 from rollart.runtime.in_process import InProcessRuntime
@@ -76,7 +76,7 @@ async def play(runtime: Runtime, config: Config, folder: Path, pool: str) -> tup
     )
     log = EventLog(folder / "events", "benchmark", "driver", loop.time(), time.time(), loop.time)
     hooks = JobHooks(lambda batch: None, lambda index: log.flush())
-    job = Job(config, workers, {}, folder, log, hooks, JobState(0, 0, {}))
+    job = Job(config, workers, {}, folder, log, hooks, JobState())
     wall, cpu = time.perf_counter(), time.process_time()
     await job.run()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

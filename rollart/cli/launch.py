@@ -21,10 +21,11 @@ from typing import cast
 
 from rollart.cli.run_folder import EVENTS
 from rollart.config.config import Config
-from rollart.control_plane.checkpoints import JobState, latest
+from rollart.control_plane.checkpoints import resumable
 from rollart.control_plane.env_host import EnvHost
 from rollart.control_plane.evaluation_job import EvaluationJob
 from rollart.control_plane.job import Job, JobHooks, JobResult
+from rollart.control_plane.job_state import JobState
 from rollart.control_plane.supervision import supervised
 from rollart.control_plane.waits import Waits
 from rollart.control_plane.watchdog import wait_graph, watch
@@ -67,11 +68,11 @@ def launch(config: Config, folder: Path, sink: EventSink, resume: bool = False) 
         resume: Continue from the newest checkpoint in the folder.
 
     Raises:
-        FileNotFoundError: nothing to resume from.
+        FileNotFoundError, CheckpointError: nothing to resume from, or not with this configuration.
         PlanError, PlacementError, WorkerError, RuntimeError: the first cause of a failed run.
         KeyboardInterrupt: interrupted before it could stop in order.
     """
-    start = latest(folder) if resume else JobState(0, 0, {})
+    start = resumable(folder, config) if resume else JobState()
     runtime = _runtime(config)
     try:
         return asyncio.run(_run(config, folder, sink, start, runtime))

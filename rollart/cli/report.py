@@ -34,7 +34,7 @@ def conclude(folder: Path) -> int:
     """
     from rich.console import Console
 
-    from rollart.control_plane.checkpoints import latest
+    from rollart.control_plane.checkpoints import newest
     from rollart.observability.report import write_report
     from rollart.observability.summary import AccountingError, write_summary
     from rollart.observability.table import result_table
@@ -56,7 +56,7 @@ def conclude(folder: Path) -> int:
         why = "evaluation.instances is 0, or the run ended before the first pass"
         console.print(f"no held-out results: {why}", soft_wrap=True)
     with contextlib.suppress(FileNotFoundError):
-        console.print(f"checkpoint  {latest(folder).checkpoint}", soft_wrap=True)
+        console.print(f"checkpoint  {newest(folder)}", soft_wrap=True)
     console.print(f"summary     {folder / 'summary.json'}", soft_wrap=True)
     console.print(f"report      {report}", soft_wrap=True)
     return OK

@@ -40,7 +40,7 @@ def run(parsed: argparse.Namespace) -> int:
     """Train, and conclude with summary and report, also after a failure or an interruption."""
     config = load_checked(parsed)
     if parsed.resume is not None:
-        _refuse_without_checkpoint(parsed.resume)
+        _refuse_unless_resumable(parsed.resume, config)
         with resumed_run_folder(parsed.resume, config) as folder:
             return _run_in(folder, config, resume=True)
     with new_run_folder(config) as (folder, moved):
@@ -49,13 +49,14 @@ def run(parsed: argparse.Namespace) -> int:
         return _run_in(folder, config, resume=False)
 
 
-def _refuse_without_checkpoint(folder: Path) -> None:
-    from rollart.control_plane.checkpoints import latest
+def _refuse_unless_resumable(folder: Path, config: Config) -> None:
+    """Before anything is started or written."""
+    from rollart.control_plane.checkpoints import CheckpointError, resumable
 
     existing_run_folder(folder)
     try:
-        latest(folder)
-    except FileNotFoundError as error:
+        resumable(folder, config)
+    except (FileNotFoundError, CheckpointError) as error:
         raise UserError(f"--resume {folder}: {error}") from error
 
 
@@ -101,13 +102,13 @@ def _train(folder: Path, config: Config, resume: bool) -> int:
 
 def _how_to_go_on(folder: Path) -> str:
     """Whether an interrupted run can be resumed, and how."""
-    from rollart.control_plane.checkpoints import latest
+    from rollart.control_plane.checkpoints import newest
 
     try:
-        newest = latest(folder).checkpoint
+        checkpoint = newest(folder)
     except FileNotFoundError:
         return "it has no checkpoint yet, so start it anew"
-    return f"its newest checkpoint is {newest}; to go on: rollart train CONFIG.yaml --resume {folder}"
+    return f"its newest checkpoint is {checkpoint}; to go on: rollart train CONFIG.yaml --resume {folder}"
 
 
 def _failed(folder: Path, error: Exception) -> int:

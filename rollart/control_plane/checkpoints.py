@@ -1,8 +1,8 @@
 """Checkpoints of a run: the trainer's folder plus the job's own state.
 
 ``checkpoints/step_000120/`` is a Hugging Face model folder with the optimizer's state, written by the
-trainer atomically. ``checkpoints/step_000120.job.json`` is the control plane's state, written first; a
-checkpoint counts only when both exist, so a crash between the two leaves the previous one in force.
+trainer atomically. ``checkpoints/step_000120.job.json`` is the control plane's state, written atomically and
+first, so a crash between the two leaves the previous checkpoint in force.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from pathlib import Path
 
 import msgspec
 
+from rollart.config.config import Config
 from rollart.config.training import CheckpointConfig
+from rollart.control_plane.job_state import SCHEMA_VERSION, JobState, mismatches
 from rollart.events import CheckpointSaved, EventSink
 from rollart.runtime.offload import offload
 from rollart.runtime.runtime import WorkerHandle
@@ -22,20 +24,14 @@ SAVE_SECONDS = 3600.0
 """Deadline of one checkpoint."""
 
 
-class JobState(msgspec.Struct, frozen=True):
-    """What the control plane needs to continue after W_version.
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be resumed from; the message says which, why and what to do."""
 
-    Attributes:
-        version: k of W_k; the next batch is k.
-        next_group: Index of the next group.
-        cursors: First task that was never given out, by domain.
-        checkpoint: The trainer's folder (filled in when read).
-    """
 
-    version: int
-    next_group: int
-    cursors: dict[str, int]
-    checkpoint: str = ""
+class _Layout(msgspec.Struct):
+    """The one field that every layout of the state has; layout 0 had no number."""
+
+    schema: int = 0
 
 
 class Checkpoints:
@@ -61,36 +57,80 @@ class Checkpoints:
         await offload(_forget_pruned, self._folder)
         return target
 
+    async def renew(self, state: JobState, checkpoint: Path) -> None:
+        """Write the control plane's state anew beside a checkpoint of the same version."""
+        await offload(_write_state, state_file(checkpoint), state)
+
 
 def state_file(checkpoint: Path) -> Path:
     """The control plane's state that belongs to a trainer's folder."""
     return checkpoint.with_name(checkpoint.name + ".job.json")
 
 
-def latest(run_folder: Path) -> JobState:
-    """The newest complete checkpoint of a run.
+def newest(run_folder: Path) -> Path:
+    """The trainer's folder of the newest checkpoint of a run.
 
     Raises:
         FileNotFoundError: the run has none; the message says where it was looked for.
     """
     folder = run_folder / "checkpoints"
-    for checkpoint in sorted(_complete(folder), reverse=True):
-        state = msgspec.json.decode(state_file(checkpoint).read_bytes(), type=JobState)
-        return msgspec.structs.replace(state, checkpoint=str(checkpoint))
-    raise FileNotFoundError(
-        f"no complete checkpoint in {folder}: set training.checkpoint.every to have some, or start the run anew"
+    found = max((path for path in folder.glob("step_*") if path.is_dir()), default=None)
+    if found is None:
+        raise FileNotFoundError(
+            f"no complete checkpoint in {folder}: set training.checkpoint.every to have some, or start the run anew"
+        )
+    return found
+
+
+def latest(run_folder: Path) -> JobState:
+    """The state of the newest checkpoint of a run.
+
+    Raises:
+        FileNotFoundError: the run has no checkpoint.
+        CheckpointError: the control plane's state is missing, damaged or of another layout.
+    """
+    checkpoint = newest(run_folder)
+    file = state_file(checkpoint)
+    remedy = (
+        f"move {checkpoint.name} away to resume from an older one, or start a new run from its weights with "
+        f"model.path={checkpoint}"
     )
+    try:
+        content = file.read_bytes()
+        layout = msgspec.json.decode(content, type=_Layout).schema
+        if layout != SCHEMA_VERSION:
+            raise CheckpointError(
+                f"{file} has layout {layout}, this version reads {SCHEMA_VERSION}: resume with the version that wrote "
+                f"it, or start a new run from its weights with model.path={checkpoint}"
+            )
+        state = msgspec.json.decode(content, type=JobState)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"the checkpoint {checkpoint} has no {file.name} beside it: {remedy}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file} is damaged ({error}): {remedy}") from error
+    return msgspec.structs.replace(state, checkpoint=str(checkpoint))
 
 
-def _complete(folder: Path) -> list[Path]:
-    return [path for path in folder.glob("step_*") if path.is_dir() and state_file(path).is_file()]
+def resumable(run_folder: Path, config: Config) -> JobState:
+    """The state of the newest checkpoint, if a run can go on from it with this configuration.
+
+    Raises:
+        FileNotFoundError, CheckpointError: as :func:`latest`; or settings that must not change have changed.
+    """
+    state = latest(run_folder)
+    if found := mismatches(state, config):
+        raise CheckpointError(
+            f"the run cannot go on from {state.checkpoint}: {'; '.join(found)}. Set them as they were, or start a new "
+            f"run from its weights with model.path={state.checkpoint}"
+        )
+    return state
 
 
 def _write_state(path: Path, state: JobState) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
-        file.write(msgspec.json.encode(state))
+        file.write(msgspec.json.format(msgspec.json.encode(state)) + b"\n")
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

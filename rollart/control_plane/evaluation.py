@@ -42,6 +42,7 @@ class Evaluation:
         greedy: Take the most likely token.
         retries: Fresh attempts for a failed trajectory.
         stop_requested: Asked while a pass runs; True ends it without a result.
+        passes: Passes that earlier starts of the run have played.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Evaluation:
         sink: EventSink,
         changed: Signal,
         stop_requested: Callable[[], bool],
+        passes: int = 0,
     ) -> None:
         self._seed = seed
         self._domains = domains
@@ -65,7 +67,8 @@ class Evaluation:
         self._sink = sink
         self._changed = changed
         self._stop_requested = stop_requested
-        self._passes = 0
+        self.passes = passes
+        """Passes that have begun."""
 
     async def play(self, version: int, *, random: bool = False) -> Mapping[str, Evaluated]:
         """One pass over all domains; returns (and emits) the result by domain.
@@ -78,7 +81,7 @@ class Evaluation:
         queue = deque(
             self._spec(domain, instance, random) for domain in self._domains for instance in range(self._instances)
         )
-        self._passes += 1
+        self.passes += 1
         open_count = len(queue)
         without_policy: set[str] = set()
         host_losses: Counter[tuple[str, int]] = Counter()
@@ -119,7 +122,7 @@ class Evaluation:
 
     def _spec(self, domain: str, instance: int, random: bool) -> EpisodeSpec:
         # The pass number keeps ids unique over the run; the seed does not depend on it.
-        trajectory = TrajectoryId(domain, instance, self._passes, 0, 0, Purpose.EVAL)
+        trajectory = TrajectoryId(domain, instance, self.passes, 0, 0, Purpose.EVAL)
         return EpisodeSpec(trajectory, derive_seed(self._seed, "eval", domain, instance), self._greedy, random)
 
     def _again(self, failure: EpisodeFailure, random: bool) -> EpisodeSpec:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 
 from rollart.config.config import Config
-from rollart.control_plane.checkpoints import JobState
 from rollart.control_plane.job import START_SECONDS
+from rollart.control_plane.job_state import JobState
 from rollart.control_plane.ledger import Ledger
 from rollart.control_plane.supervision import supervised
 from rollart.control_plane.training_loop import LoopHooks
@@ -67,7 +67,7 @@ class EvaluationJob:
             self._workers,
             infos,
             self._config.placement.affinity,
-            JobState(0, 0, {}),
+            JobState(),
             Ledger(self._sink),
             self._sink,
             self._waits,

@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from rollart.config.config import Config
-from rollart.control_plane.checkpoints import Checkpoints, JobState
+from rollart.control_plane.checkpoints import Checkpoints
+from rollart.control_plane.job_state import JobState
 from rollart.control_plane.ledger import Ledger
 from rollart.control_plane.supervision import supervised
 from rollart.control_plane.training_loop import LoopHooks
@@ -62,7 +63,7 @@ class JobResult(msgspec.Struct, frozen=True):
         version: k of the final weights W_k.
         interrupted: Whether it was stopped before its last iteration by the user.
         checkpoint: The Hugging Face model folder that was written last.
-        train_seconds: Wall time of training, evaluation not counted.
+        train_seconds: Wall time of training over all starts of the run, evaluation not counted.
     """
 
     version: int
@@ -160,10 +161,13 @@ class Job:
         self._sink.emit(RunEnded(reason))
 
     async def _save(self, wiring: Wiring) -> Path:
-        """Write a checkpoint of the newest version, unless that is on disk already."""
+        """Write a checkpoint of the newest version; if that is on disk already, only what happened since."""
         version = wiring.protocol.trained
-        if self._checkpoint is None or self._saved < version:
-            self._checkpoint = await self._checkpoints.save(wiring.state())
+        state = wiring.state(self._config, self._trained_seconds())
+        if self._checkpoint is not None and self._saved == version:
+            await self._checkpoints.renew(state, self._checkpoint)
+        else:
+            self._checkpoint = await self._checkpoints.save(state)
             self._saved = version
             wiring.cores.buffer.release_through(version - 1)
         return self._checkpoint
@@ -213,8 +217,9 @@ class Job:
                 await wiring.evaluation.play(self._start.version, random=True)
             await wiring.evaluation.play(self._start.version)
         self._training_since = _now()
-        wiring.scheduler.open()
-        await wiring.loop.train()
+        if not self._time_is_up:  # a resumed run may have used it up
+            wiring.scheduler.open()
+            await wiring.loop.train()
         train_seconds = self._trained_seconds()
         checkpoint = await self._save(wiring)  # before anything else can go wrong
         await self._settle(wiring)
@@ -236,8 +241,7 @@ class Job:
         if every and version % every == 0 and not last and not self._interrupted:
             await self._evaluate(wiring, version)
         self._hooks.iteration_ended(index)
-        limit = self._config.run.max_train_seconds
-        return self._interrupted or (limit is not None and self._trained_seconds() >= limit)
+        return self._interrupted or self._time_is_up
 
     async def _evaluate(self, wiring: Wiring, version: int) -> None:
         """A pass between two iterations: training requests wait, the engines' version is fixed."""
@@ -250,9 +254,15 @@ class Job:
         wiring.loop.hold_updates(False)
         self._paused_seconds += _now() - began
 
+    @property
+    def _time_is_up(self) -> bool:
+        limit = self._config.run.max_train_seconds
+        return limit is not None and self._trained_seconds() >= limit
+
     def _trained_seconds(self) -> float:
+        """Over all starts of the run."""
         since = self._training_since
-        return 0.0 if since is None else _now() - since - self._paused_seconds
+        return self._start.train_seconds + (0.0 if since is None else _now() - since - self._paused_seconds)
 
     async def _settle(self, wiring: Wiring) -> None:
         """Abandon what is left and wait until the hosts have confirmed it."""

@@ -12,13 +12,37 @@ so a started group always has a slot.
 
 Invariant (architecture, invariant 5): after every batch, |trained - share * slots| <= tolerance for
 every active domain, counted from the last change of the active set. Pure; called by the
-RolloutScheduler and, through it, by batch forming.
+RolloutScheduler and, through it, by batch forming; its state is part of a checkpoint.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+
+import msgspec
+
+
+class SlotState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A schedule as a checkpoint has it, between two batches.
+
+    Attributes:
+        next_batch: Index of the next batch.
+        groups_per_batch: B.
+        shares: Share by active domain; the others are suspended.
+        base: Slots used up so far.
+        origin: Slots used up when the present count began.
+        formed: Groups by domain in the batches since then.
+        slots: Slots that are dealt and not used up, swaps included.
+    """
+
+    next_batch: int
+    groups_per_batch: int
+    shares: dict[str, float]
+    base: int
+    origin: int
+    formed: dict[str, int]
+    slots: tuple[str, ...]
 
 
 class SlotSchedule:
@@ -28,9 +52,16 @@ class SlotSchedule:
         shares: Share by domain, positive, summing to 1.
         groups_per_batch: B.
         tolerance: At least 1.
+        state: Where a resumed run goes on. If shares or B have changed, the mix is counted anew from there.
     """
 
-    def __init__(self, shares: Mapping[str, float], groups_per_batch: int, tolerance: float = 1.0) -> None:
+    def __init__(
+        self,
+        shares: Mapping[str, float],
+        groups_per_batch: int,
+        tolerance: float = 1.0,
+        state: SlotState | None = None,
+    ) -> None:
         self._configured = dict(shares)
         self._batch_size = groups_per_batch
         self._tolerance = tolerance
@@ -41,6 +72,8 @@ class SlotSchedule:
         self._assigned: Counter[str] = Counter()
         self._formed: Counter[str] = Counter()
         self._next_batch = 0
+        if state is not None:
+            self._restore(state)
 
     @property
     def active(self) -> tuple[str, ...]:
@@ -51,10 +84,44 @@ class SlotSchedule:
     def next_batch(self) -> int:
         return self._next_batch
 
-    def skip(self, batches: int) -> None:
-        """Use up the slots of batches that an earlier run trained (resume)."""
-        for _ in range(batches):
-            self.try_form(self.horizon(self._batch_size), self._batch_size)
+    @property
+    def suspended(self) -> tuple[str, ...]:
+        """Domains that were taken out."""
+        return tuple(name for name in self._configured if name not in self._shares)
+
+    def state(self, formed: Mapping[str, int] | None = None) -> SlotState:
+        """The schedule's state.
+
+        Args:
+            formed: Groups by domain of the newest batch if that was formed but not trained: it counts as not formed.
+        """
+        state = SlotState(
+            self._next_batch,
+            self._batch_size,
+            dict(self._shares),
+            self._base,
+            self._origin,
+            dict(self._formed),
+            tuple(self._slots),
+        )
+        if not formed:
+            return state
+        state = msgspec.structs.replace(state, next_batch=self._next_batch - 1, base=self._base - self._batch_size)
+        if self._base == self._origin:  # a suspension since then began a new count, which the batch is no part of
+            return msgspec.structs.replace(state, origin=state.base)
+        back = tuple(domain for domain, count in formed.items() for _ in range(count))
+        return msgspec.structs.replace(state, formed=dict(self._formed - Counter(formed)), slots=back + state.slots)
+
+    def _restore(self, state: SlotState) -> None:
+        for domain in [name for name in self._shares if name not in state.shares]:
+            self.suspend(domain)
+        self._next_batch = state.next_batch
+        self._base = self._origin = state.base
+        if state.shares == self._shares and state.groups_per_batch == self._batch_size:
+            self._origin = state.origin
+            self._formed = Counter(state.formed)
+            self._slots = list(state.slots)
+            self._assigned = self._formed + Counter(self._slots)
 
     def horizon(self, groups: int) -> Counter[str]:
         """Groups by domain in the next ``groups`` slots."""

@@ -16,7 +16,7 @@ and releases.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from rollart.control_plane.staleness import is_stale
 from rollart.types import Group, TrainBatch
@@ -61,6 +61,10 @@ class SampleBuffer:
 
     def __len__(self) -> int:
         return sum(len(groups) for groups in self._ready.values())
+
+    def __iter__(self) -> Iterator[Group]:
+        """The ready groups."""
+        return (group for groups in self._ready.values() for group in groups.values())
 
     def ready(self) -> Counter[str]:
         """Ready groups by domain."""

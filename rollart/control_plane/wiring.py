@@ -5,17 +5,18 @@ Pure construction; nothing starts here. Called by the Job once the workers have 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import msgspec
 
 from rollart.config.config import Config
-from rollart.control_plane.checkpoints import JobState
 from rollart.control_plane.evaluation import Evaluation
 from rollart.control_plane.groups import GroupBook
 from rollart.control_plane.host_client import HostClient
 from rollart.control_plane.host_supervisor import HostSupervisor
+from rollart.control_plane.job_state import JobState, fixed_settings
 from rollart.control_plane.ledger import Ledger
 from rollart.control_plane.llm_proxy import EngineClient, LLMProxy
 from rollart.control_plane.mix import SlotSchedule
@@ -27,7 +28,7 @@ from rollart.control_plane.tasks import TaskQueue
 from rollart.control_plane.training_loop import LoopHooks, TrainingLoop
 from rollart.control_plane.waits import Signal, Waits
 from rollart.data_plane.generation.engine import EngineInfo
-from rollart.events import EventSink
+from rollart.events import Alarm, EventSink
 from rollart.runtime.runtime import WorkerHandle
 
 
@@ -69,12 +70,23 @@ class Wiring(msgspec.Struct, frozen=True):
         """The state of every part, one line each, for the watchdog."""
         return [self.protocol.describe, self.scheduler.describe, self.proxy.describe]
 
-    def state(self) -> JobState:
+    def state(self, config: Config, train_seconds: float) -> JobState:
         """What a checkpoint of the present version needs of the control plane."""
+        cores = self.cores
+        leased = () if cores.buffer.lease is None else cores.buffer.lease.groups
+        alive = sorted((group.index, group.domain, group.task) for group in (*leased, *cores.buffer, *cores.book))
+        tasks = {
+            name: queue.state([task for _, domain, task in alive if domain == name])
+            for name, queue in cores.tasks.items()
+        }
         return JobState(
             version=self.protocol.trained,
-            next_group=self.cores.book.next_index,
-            cursors={name: queue.cursor for name, queue in self.cores.tasks.items()},
+            next_group=cores.book.next_index,
+            tasks=tasks,
+            slots=cores.slots.state(Counter(group.domain for group in leased)),
+            train_seconds=train_seconds,
+            evaluations=self.evaluation.passes,
+            made_with=fixed_settings(config),
         )
 
 
@@ -92,6 +104,8 @@ def wire(
 ) -> Wiring:
     """Put the control plane together around started workers; ``start`` says where the run begins."""
     cores = _cores(config, start, ledger)
+    for domain in cores.slots.suspended:
+        sink.emit(Alarm(f"domain {domain}", "is suspended, as it was when the checkpoint was made"))
     hosts = [HostClient(handle) for handle in workers.hosts]
     scheduler = RolloutScheduler(_settings(config), cores, hosts, sink, changed)
     restarts = config.rollout.host_restarts
@@ -116,6 +130,7 @@ def wire(
         sink,
         changed,
         hooks.stop_requested,
+        start.evaluations,
     )
     return Wiring(cores, hosts, supervisors, scheduler, proxy, protocol, loop, evaluation)
 
@@ -125,11 +140,10 @@ def _cores(config: Config, start: JobState, ledger: Ledger) -> Cores:
     masked = frozenset(name for name, domain in config.domains.items() if domain.truncated == "mask")
     book = GroupBook(config.run.seed, rollout.group_size, rollout.redundant_members, rollout.retries, masked)
     book.next_index = start.next_group
-    slots = SlotSchedule(config.shares, rollout.groups_per_batch, rollout.mix_tolerance)
-    slots.skip(start.version)
+    slots = SlotSchedule(config.shares, rollout.groups_per_batch, rollout.mix_tolerance, start.slots)
     capacity = (config.alpha + 1) * rollout.groups_per_batch + rollout.redundant_groups
     buffer = SampleBuffer(config.alpha, capacity, config.training.checkpoint.every > 0, start.version)
-    tasks = {name: TaskQueue(start.cursors.get(name, 0)) for name in config.domains}
+    tasks = {name: TaskQueue(start.tasks.get(name)) for name in config.domains}
     return Cores(book, buffer, slots, tasks, ledger)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollart.control_plane.mix import SlotSchedule
+from rollart.control_plane.mix import SlotSchedule, SlotState
 
 
 @st.composite
@@ -69,12 +70,61 @@ def test_suspension_redistributes_the_share() -> None:
         schedule.suspend("c")
 
 
-def test_a_resumed_schedule_continues_where_the_first_one_stopped() -> None:
-    mix = {"a": 0.6, "b": 0.3, "c": 0.1}
-    straight = SlotSchedule(mix, 3)
-    straight.skip(4)
-    resumed = SlotSchedule(mix, 3)
+def journey(state: SlotState) -> SlotState:
+    """A state after its journey through a file."""
+    return msgspec.json.decode(msgspec.json.encode(state), type=SlotState)
+
+
+@given(shares(), st.integers(1, 6), st.sampled_from([1.0, 3.0]), st.booleans(), st.data())
+def test_a_resumed_schedule_continues_where_the_first_one_stopped(
+    mix: dict[str, float], batch: int, tolerance: float, unfinished: bool, data: st.DataObject
+) -> None:
+    schedule = SlotSchedule(mix, batch, tolerance)
+    suspended = data.draw(st.sampled_from([None, *mix]), label="suspended") if len(mix) > 1 else None
+    for number in range(4):
+        if number == 2 and suspended is not None:
+            schedule.suspend(suspended)
+        before = schedule.upcoming(20 * batch)
+        formed = schedule.try_form({name: data.draw(st.integers(0, 2 * batch)) for name in mix}, 2 * batch)
+        formed = formed or schedule.try_form(schedule.horizon(batch), batch)
+
+    if unfinished:
+        resumed = SlotSchedule(mix, batch, tolerance, journey(schedule.state(formed)))
+        assert resumed.next_batch == 3
+        assert resumed.horizon(20 * batch) == Counter(before), "the batch counts as not formed"
+        assert resumed.try_form(formed or {}, 2 * batch) == formed
+    else:
+        resumed = SlotSchedule(mix, batch, tolerance, journey(schedule.state()))
+
+    assert resumed.next_batch == schedule.next_batch == 4
+    assert resumed.active == schedule.active
+    assert resumed.suspended == (() if suspended is None else (suspended,))
+    assert resumed.upcoming(20 * batch) == schedule.upcoming(20 * batch)
     for _ in range(4):
-        resumed.try_form(resumed.horizon(3), 3)
-    assert resumed.upcoming(30) == straight.upcoming(30)
-    assert resumed.next_batch == straight.next_batch == 4
+        ready = {name: data.draw(st.integers(0, 2 * batch)) for name in mix}
+        assert resumed.try_form(ready, 2 * batch) == schedule.try_form(ready, 2 * batch)
+        assert resumed.upcoming(20 * batch) == schedule.upcoming(20 * batch)
+
+
+def test_a_suspension_while_a_batch_is_trained_is_kept_if_the_batch_is_not() -> None:
+    schedule = SlotSchedule({"a": 0.5, "b": 0.5}, groups_per_batch=2)
+    schedule.try_form(schedule.horizon(2), 2)
+    formed = schedule.try_form(schedule.horizon(2), 2)
+    schedule.suspend("a")
+
+    resumed = SlotSchedule({"a": 0.5, "b": 0.5}, 2, state=journey(schedule.state(formed)))
+
+    assert resumed.next_batch == 1
+    assert resumed.suspended == ("a",)
+    assert resumed.upcoming(4) == ["b"] * 4
+
+
+def test_other_weights_after_a_resume_count_the_mix_anew() -> None:
+    schedule = SlotSchedule({"a": 0.5, "b": 0.5}, groups_per_batch=4)
+    for _ in range(3):
+        schedule.try_form(schedule.horizon(4), 4)
+
+    resumed = SlotSchedule({"a": 0.75, "b": 0.25}, 4, state=journey(schedule.state()))
+
+    assert resumed.next_batch == 3
+    assert resumed.horizon(8) == {"a": 6, "b": 2}

@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 
 from rollart.config.config import Config
-from rollart.control_plane.checkpoints import JobState
 from rollart.control_plane.env_host import EnvHost
 from rollart.control_plane.job import Job, JobHooks
+from rollart.control_plane.job_state import JobState
 from rollart.control_plane.rollout_scheduler import StarvedError
 from rollart.control_plane.wiring import JobWorkers
 from rollart.data_plane.generation.emulated import EmulatedLengths, EmulatedSpeed
@@ -233,7 +233,7 @@ async def _play(scenario: Scenario, recorder: Recorder, batches: list[TrainBatch
         restart,
     )
     hooks = JobHooks(batches.append, lambda index: None)
-    start = JobState(0, 0, {})
+    start = JobState()
     job = Job(config, workers, {"default": "CPU"}, folder, recorder, hooks, start)
     recorder.job = job
     kills = [asyncio.create_task(kill(*each)) for each in scenario.kills]

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from rollart.config.config import Config
-from rollart.control_plane.checkpoints import JobState
 from rollart.control_plane.env_host import EnvHost
 from rollart.control_plane.job import Job, JobHooks, JobResult
+from rollart.control_plane.job_state import JobState
 from rollart.control_plane.wiring import JobWorkers
 from rollart.data_plane.generation.worker import Generator
 from rollart.data_plane.training.worker import Learner
@@ -98,7 +98,7 @@ async def _play(
         workers = JobWorkers(trainer, placed[: len(engines)], placed[len(engines) :], host)
         hooks = JobHooks(batches.append, lambda index: None)
         events = memory if sink is None else Tee(memory, sink)
-        job = Job(config, workers, {"default": "CPU"}, folder, events, hooks, JobState(0, 0, {}))
+        job = Job(config, workers, {"default": "CPU"}, folder, events, hooks, JobState())
         try:
             async with asyncio.timeout(SECONDS):
                 result = await job.run()
