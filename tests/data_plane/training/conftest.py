@@ -72,7 +72,9 @@ def make_batch() -> Callable[..., TrainBatch]:
                 )
                 for member in range(size)
             )
-            result.append(Group(domain, number, number, members, min(m.start_version or 0 for m in members)))
+            start = min(m.start_version or 0 for m in members)
+            withheld = tuple(place for place, m in enumerate(members) if domain == "b" and m.limit is not None)
+            result.append(Group(domain, number, number, members, start, withheld))
         return TrainBatch(index, tuple(result))
 
     return make
@@ -80,7 +82,7 @@ def make_batch() -> Callable[..., TrainBatch]:
 
 @pytest.fixture(scope="session")
 def make_config() -> Callable[..., Config]:
-    """``make_config(training_key=value, ...)`` with two domains, the second of which masks cut trajectories."""
+    """``make_config(training_key=value, ...)`` with two domains, the second of which withholds cut trajectories."""
 
     def make(**training: Any) -> Config:
         return Config.model_validate(

@@ -180,7 +180,7 @@ def test_reports_say_what_was_trained(
         member
         for group in batch.groups
         for member in group.members
-        if group.domain == "a" or member.limit is None  # domain b masks what was cut
+        if group.domain == "a" or member.limit is None  # domain b withholds what was cut
     ]
     assert report.tokens == sum(member.generated_tokens for member in trained)
     assert report.metrics["tokens"] == report.tokens
