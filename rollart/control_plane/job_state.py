@@ -52,10 +52,11 @@ class JobState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def fixed_settings(config: Config) -> dict[str, Any]:
     """The settings that a run keeps for life, by key: the seed, the model, and each domain's environment."""
     model = config.model.model_dump(mode="json")
-    tiny = model.pop("tiny") if config.model.path is None else {}
+    tiny = model.pop("tiny")
     settings: dict[str, Any] = {"run.seed": config.run.seed}
     settings |= {f"model.{key}": value for key, value in model.items()}
-    settings |= {f"model.tiny.{key}": value for key, value in tiny.items()}
+    if config.model.path is None:
+        settings |= {f"model.tiny.{key}": value for key, value in tiny.items()}
     for name, domain in config.domains.items():
         settings |= {f"domains.{name}.env": domain.env, f"domains.{name}.args": _plain(domain.args)}
     return settings

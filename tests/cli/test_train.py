@@ -10,8 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from rollart.config.load import load_config
+from rollart.control_plane.job_state import JobState, fixed_settings
 from rollart.events import WorkerPlaced, read_events
 from rollart.observability.summary import read_summary
 
@@ -56,6 +59,29 @@ def test_a_run_from_training_to_evaluation(rollart: Any, folder: Path) -> None:
     assert resumed.code == 0, resumed.err
     assert "iteration 3/3" in resumed.out
     assert read_summary(run).iterations == 3
+
+
+def test_a_resume_with_another_seed_is_refused_before_anything_starts(
+    rollart: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = folder / "runs" / "small"
+    (run / "events").mkdir(parents=True)
+    (run / "events" / "driver.jsonl").touch()
+    (run / "checkpoints" / "step_000001").mkdir(parents=True)
+    state = JobState(version=1, made_with=fixed_settings(load_config(folder / "CONFIG.yaml", ["run.seed=3"])))
+    (run / "checkpoints" / "step_000001.job.json").write_bytes(msgspec.json.encode(state))
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    monkeypatch.setattr("rollart.cli.launch.launch", lambda *arguments: pytest.fail("something was started"))
+
+    ran = rollart("train", "CONFIG.yaml", "--resume", "runs/small")
+
+    assert ran.code == 2
+    assert ran.err == (
+        "rollart: --resume runs/small: the run cannot go on from runs/small/checkpoints/step_000001: run.seed is 0, "
+        "the checkpoint was made with 3. Set them as they were, or start a new run from its weights with "
+        "model.path=runs/small/checkpoints/step_000001\n"
+    )
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
 def test_a_failed_run_is_one_line_with_the_details_in_a_file(rollart: Any, folder: Path) -> None:

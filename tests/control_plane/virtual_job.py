@@ -95,6 +95,9 @@ class Scenario(msgspec.Struct, frozen=True):
     restart: tuple[float, int] = (0.0, 0)
     """Seconds until a host is back, and how many starts fail before one succeeds."""
     host_restarts: int = 100
+    max_train_seconds: float | None = None
+    hopeless: bool = False
+    """Nothing ever starts in the first domain."""
 
     @property
     def bound(self) -> int:
@@ -155,7 +158,7 @@ def config_of(scenario: Scenario) -> Config:
                 "observation": [1, 6],
                 "reset_seconds": [0.0, 0.1],
                 "step_seconds": list(scenario.slow if number == 0 else scenario.fast),
-                "reset_error": scenario.reset_error,
+                "reset_error": 1.0 if scenario.hopeless and number == 0 else scenario.reset_error,
                 "step_error": scenario.step_error,
                 "step_hang": scenario.step_hang,
             },
@@ -168,6 +171,7 @@ def config_of(scenario: Scenario) -> Config:
                 "alpha": scenario.alpha,
                 "update": scenario.update,
                 "iterations": scenario.iterations,
+                "max_train_seconds": scenario.max_train_seconds,
             },
             "domains": domains,
             "rollout": {
@@ -189,7 +193,14 @@ def config_of(scenario: Scenario) -> Config:
     )
 
 
-async def _play(scenario: Scenario, recorder: Recorder, batches: list[TrainBatch], folder: Path) -> None:
+async def _play(
+    scenario: Scenario,
+    recorder: Recorder,
+    batches: list[TrainBatch],
+    folder: Path,
+    start: JobState,
+    stop_after: int | None,
+) -> None:
     runtime = InProcessRuntime()
     config = config_of(scenario)
 
@@ -232,8 +243,7 @@ async def _play(scenario: Scenario, recorder: Recorder, batches: list[TrainBatch
         [await host(number) for number in range(scenario.hosts)],
         restart,
     )
-    hooks = JobHooks(batches.append, lambda index: None)
-    start = JobState()
+    hooks = JobHooks(batches.append, lambda index: job.interrupt() if index + 1 == stop_after else None)
     job = Job(config, workers, {"default": "CPU"}, folder, recorder, hooks, start)
     recorder.job = job
     kills = [asyncio.create_task(kill(*each)) for each in scenario.kills]
@@ -250,13 +260,26 @@ async def _play(scenario: Scenario, recorder: Recorder, batches: list[TrainBatch
         await runtime.stop()
 
 
-def play(scenario: Scenario) -> Story:
+def play(
+    scenario: Scenario,
+    run_folder: Path | None = None,
+    start: JobState = JobState(),  # noqa: B008 - immutable
+    stop_after: int | None = None,
+) -> Story:
+    """Play a scenario.
+
+    Args:
+        run_folder: Keeps the checkpoints; they are thrown away by default.
+        start: Where a resumed run goes on.
+        stop_after: The user stops the run when so many iterations have been made.
+    """
     recorder = Recorder(scenario)
     batches: list[TrainBatch] = []
     error: BaseException | None = None
-    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as scratch:
+        folder = run_folder or Path(scratch)
         try:
-            virtual_loop.run(_play(scenario, recorder, batches, Path(folder)))
+            virtual_loop.run(_play(scenario, recorder, batches, folder, start, stop_after))
         except Exception as raised:  # noqa: BLE001 - judged by the caller
             error = raised
     return Story(scenario, recorder.events, batches, error, recorder.breaches)
