@@ -55,6 +55,8 @@ from rollart.types import (
 )
 
 TRACE = Path(__file__).parent / "traces" / "multi_turn.jsonl"
+TRACE_TRAJECTORIES = 256
+"""Trajectories in a trace written from a run."""
 Trace = list[list[tuple[int, int]]]
 """(observation tokens, action tokens) of each turn of each trajectory."""
 
@@ -221,14 +223,16 @@ def read_trace(path: Path, limit: int | None) -> Trace:
 
 
 def write_trace(run_folder: Path, path: Path) -> None:
-    """A trace from the event log of a run."""
+    """A trace of trajectories at even distances from the whole event log of a run."""
     turns: dict[TrajectoryId, list[list[int]]] = {}
     for envelope in read_events(run_folder / "events"):
         if isinstance(envelope.e, TurnFinished):
             turns.setdefault(envelope.e.id, []).append([envelope.e.new_tokens, envelope.e.generated_tokens])
     if not turns:
         raise SystemExit(f"{run_folder} has no turn records: run it with log.turns=true")
-    path.write_text("".join(json.dumps({"turns": pairs}) + "\n" for pairs in turns.values()))
+    stride = max(1, len(turns) // TRACE_TRAJECTORIES)
+    kept = list(turns.values())[::stride][:TRACE_TRAJECTORIES]
+    path.write_text("".join(json.dumps({"turns": pairs}) + "\n" for pairs in kept))
 
 
 def main() -> None:
