@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import traceback
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
@@ -55,6 +56,18 @@ class Registry(Generic[T]):
         hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(self._entries))}"
         raise LookupError(f"no {self._kind} named {name!r}: {hint} (or give 'module:attribute' for your own)")
 
+    def found(self, name: str, setting: str) -> T:
+        """The entry that a setting names, for the checks before anything starts.
+
+        Raises:
+            ValueError: what is wrong with the setting and what to do, errors inside the user's module included.
+        """
+        try:
+            return self.get(name)
+        except Exception as error:
+            cause = str(error) if type(error) is LookupError else f"cannot be imported: {first_cause(error)}"
+            raise ValueError(f"{setting} '{name}': {cause}") from error
+
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._entries))
 
@@ -66,13 +79,16 @@ def import_path(path: str, kind: str) -> Any:
     """Import ``module:attribute``; ``attribute`` may be dotted.
 
     Raises:
-        LookupError: the module or the attribute does not exist. Errors inside the module pass through.
+        LookupError: the module or the attribute does not exist, or the module exits. Errors inside the
+            module pass through.
     """
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
         raise LookupError(f"{kind} {path!r} is not of the form 'module:attribute'")
     try:
         found: Any = importlib.import_module(module_name)
+    except SystemExit as error:
+        raise LookupError(f"{kind} {path!r}: importing {module_name!r} ended with SystemExit({error.code})") from error
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise
@@ -86,6 +102,16 @@ def import_path(path: str, kind: str) -> Any:
             raise LookupError(f"{kind} {path!r}: {module_name!r} has no {part!r}{hint}")
         found = getattr(found, part)
     return found
+
+
+def first_cause(error: BaseException) -> str:
+    """The root of an exception chain and where it was raised: ``ValueError: bad map (lake.py:42 in reset)``."""
+    root = error
+    while (earlier := root.__cause__ or (None if root.__suppress_context__ else root.__context__)) is not None:
+        root = earlier
+    frames = traceback.extract_tb(root.__traceback__)
+    where = f" ({frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
+    return f"{type(root).__name__}: {root}{where}"
 
 
 def _article(noun: str) -> str:

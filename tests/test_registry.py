@@ -56,3 +56,13 @@ def test_errors_inside_the_users_module_pass_through(
     monkeypatch.syspath_prepend(folder)
     with pytest.raises(ModuleNotFoundError, match="no_such_package_y"):
         import_path("needs_missing_package:thing", "reward")
+
+
+def test_a_module_that_exits_is_refused_like_one_that_is_missing(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("modules")
+    (folder / "exits_at_import.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(folder)
+    with pytest.raises(LookupError, match=r"importing 'exits_at_import' ended with SystemExit\(3\)"):
+        import_path("exits_at_import:thing", "reward")

@@ -1,8 +1,8 @@
 """Reads a command's configuration and refuses, before anything starts, what could not run.
 
-On top of the configuration's own checks: the environments must exist and take their arguments, rewards and the
-engine must be found, a model folder's tokenizer must be able to render the domains, and the pools must be able to
-hold the roles. Shared by ``train``, ``eval`` and ``plan``.
+On top of the configuration's own checks: the environments must exist and take their arguments, rewards, the engine
+and the algorithm must be found, a model folder's tokenizer must be able to render the domains, and the pools must be
+able to hold the roles. Shared by ``train``, ``eval`` and ``plan``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def load_checked(parsed: argparse.Namespace) -> Config:
     """
     add_import_paths(parsed.config)
     config = load_config(parsed.config, parsed.overrides)
-    found = (*_environments(config), *_rewards(config), *_engine(config), *_packages(config), *_pools(config))
+    checks = (_environments, _rewards, _engine, _algorithm, _packages, _pools)
+    found = tuple(problem for check in checks for problem in check(config))
     # Rendering asks the environments for their words: what is wrong with them has been said already.
     found = found or tuple(_rendering(config))
     problems = [f"{parsed.config}: {problem}" for problem in found]
@@ -109,6 +110,15 @@ def _engine(config: Config) -> Iterator[str]:
 
     try:
         check_engine(config.engine.kind)
+    except ValueError as error:
+        yield str(error)
+
+
+def _algorithm(config: Config) -> Iterator[str]:
+    from rollart.data_plane.training.advantages import check_algorithm
+
+    try:
+        check_algorithm(config.training.algorithm)
     except ValueError as error:
         yield str(error)
 

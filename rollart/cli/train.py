@@ -55,9 +55,10 @@ def _refuse_unless_resumable(folder: Path, config: Config) -> None:
 
     existing_run_folder(folder)
     try:
-        resumable(folder, config)
+        state = resumable(folder, config)
     except (FileNotFoundError, CheckpointError) as error:
         raise UserError(f"--resume {folder}: {error}") from error
+    print(f"going on from {state.checkpoint}: {state.version} of {config.run.iterations} iterations are done")
 
 
 def _run_in(folder: Path, config: Config, resume: bool) -> int:
@@ -101,7 +102,7 @@ def _train(folder: Path, config: Config, resume: bool) -> int:
 
 
 def _how_to_go_on(folder: Path) -> str:
-    """Whether an interrupted run can be resumed, and how."""
+    """Whether a run that ended early can be resumed, and how."""
     from rollart.control_plane.checkpoints import newest
 
     try:
@@ -114,14 +115,14 @@ def _how_to_go_on(folder: Path) -> str:
 def _failed(folder: Path, error: Exception) -> int:
     what = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        what += f": free some space, then go on with --resume {folder} if it has a checkpoint"
+        what += ": free some space"
     where = ""
     try:
         (folder / ERROR_LOG).write_text("".join(traceback.format_exception(error)), encoding="utf-8")
         where = f" (details: {folder / ERROR_LOG})"
     except OSError as unwritable:
         where = f" (no details: {folder / ERROR_LOG} cannot be written: {unwritable.strerror})"
-    print(f"rollart: the run failed: {what}{where}", file=sys.stderr)
+    print(f"rollart: the run failed: {what}{where}; {_how_to_go_on(folder)}", file=sys.stderr)
     return FAILED
 
 

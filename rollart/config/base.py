@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, model_validator
 class Section(BaseModel):
     """A section of the configuration. Validated once, never changed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -123,6 +123,11 @@ def resumable(run_folder: Path, config: Config) -> JobState:
             f"the run cannot go on from {state.checkpoint}: {'; '.join(found)}. Set them as they were, or start a new "
             f"run from its weights with model.path={state.checkpoint}"
         )
+    if state.version > config.run.iterations:
+        raise CheckpointError(
+            f"{state.checkpoint} has trained {state.version} iterations, more than run.iterations="
+            f"{config.run.iterations}: set run.iterations higher"
+        )
     return state
 
 

@@ -155,6 +155,12 @@ def test_what_gives_a_checkpoint_its_meaning_must_not_change(key: str, value: An
     assert "\n" not in str(refused.value)
 
 
+def test_more_iterations_than_the_run_is_to_have_are_refused(run: Path) -> None:
+    assert resumable(run, changed("run.iterations", 3)).version == 3
+    with pytest.raises(CheckpointError, match=r"has trained 3 iterations, more than run.iterations=2: set run.iter"):
+        resumable(run, changed("run.iterations", 2))
+
+
 def test_settings_that_lie_in_no_checkpoint_are_not_compared() -> None:
     """``model.tiny`` means nothing beside a path."""
     config = changed("model.path", "somewhere")

@@ -6,11 +6,11 @@ What it returned is checked before anyone relies on it, and what it raised is to
 from __future__ import annotations
 
 import math
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 from rollart.data_plane.environment.env import Observation, StepResult
+from rollart.registry import first_cause
 from rollart.types import LengthSpan
 
 _SHOWN = 80
@@ -104,13 +104,3 @@ def problem(method: str, error: BaseException) -> str:
     if isinstance(error, InvalidReturn):
         return f"{method} {error}"
     return f"{method} raised {first_cause(error)}"
-
-
-def first_cause(error: BaseException) -> str:
-    """The root of an exception chain and where it was raised: ``ValueError: bad map (lake.py:42 in reset)``."""
-    root = error
-    while (earlier := root.__cause__ or (None if root.__suppress_context__ else root.__context__)) is not None:
-        root = earlier
-    frames = traceback.extract_tb(root.__traceback__)
-    where = f" ({frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
-    return f"{type(root).__name__}: {root}{where}"

@@ -26,7 +26,6 @@ from rollart.data_plane.environment.calls import (
     InvalidReturn,
     checked_observation,
     checked_step,
-    first_cause,
     lacks_random_policy,
     method_of,
     problem,
@@ -49,6 +48,7 @@ from rollart.data_plane.environment.messages import (
     frame,
 )
 from rollart.data_plane.environment.registry import make_env
+from rollart.registry import first_cause
 from rollart.types import LengthSpan
 
 _SET_PARENT_DEATH_SIGNAL = 1

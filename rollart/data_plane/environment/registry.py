@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from rollart.data_plane.environment.calls import first_cause
-from rollart.registry import Registry
+from rollart.registry import Registry, first_cause
 from rollart.types import Purpose
 
 if TYPE_CHECKING:  # child processes start faster without the configuration's libraries

@@ -26,13 +26,13 @@ from rollart.config.domains import DomainConfig
 from rollart.data_plane.environment.calls import (
     checked_observation,
     checked_step,
-    first_cause,
     lacks_random_policy,
     method_of,
     problem,
 )
 from rollart.data_plane.environment.env import Observation, StepResult
 from rollart.data_plane.environment.registry import default_isolation, make_env
+from rollart.registry import first_cause
 from rollart.types import FailureKind, Purpose
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 import msgspec
 
 from rollart.config.engine import EngineConfig
-from rollart.data_plane.environment.calls import first_cause
 from rollart.data_plane.generation.core import EngineCore
 from rollart.data_plane.generation.engine import Engine
 from rollart.data_plane.generation.shell import EngineShell
@@ -60,12 +59,7 @@ def check_engine(kind: str) -> None:
     """
     if kind in ENGINES:
         return
-    try:
-        factory = ENGINES.get(kind)
-    except Exception as error:
-        cause = str(error) if type(error) is LookupError else f"cannot be imported: {first_cause(error)}"
-        raise ValueError(f"engine.kind '{kind}': {cause}") from error
-    if not callable(factory):
+    if not callable(ENGINES.found(kind, "engine.kind")):
         raise ValueError(f"engine.kind '{kind}' is not a class or function")  # noqa: TRY004 - a setting
 
 

@@ -17,8 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rollart.config.domains import RewardConfig
-from rollart.data_plane.environment.calls import first_cause
-from rollart.registry import import_path
+from rollart.registry import first_cause, import_path
 from rollart.runtime.offload import offload
 from rollart.types import FailureKind, Score, Trajectory
 

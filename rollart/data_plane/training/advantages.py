@@ -62,6 +62,16 @@ def group_relative(group: Group, config: TrainingConfig) -> np.ndarray:
 ADVANTAGES: Registry[AdvantageFunction] = Registry("algorithm", {"grpo": group_relative})
 
 
+def check_algorithm(name: str) -> None:
+    """Refuse an algorithm that there is not, before anything starts.
+
+    Raises:
+        ValueError: what is wrong with ``training.algorithm`` and what to do.
+    """
+    if not callable(ADVANTAGES.found(name, "training.algorithm")):
+        raise ValueError(f"training.algorithm '{name}' is not a function")  # noqa: TRY004 - a setting
+
+
 def group_advantages(group: Group, config: TrainingConfig) -> np.ndarray:
     """The advantages by the configured algorithm, ``float64[len(group.members)]``.
 

@@ -164,13 +164,12 @@ def _sync(path: Path) -> None:
 def _explained(error: OSError, folder: Path) -> OSError:
     text = str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text:
-        cause = "the disk is full"
+        cause, remedy = "the disk is full", "free some space, or set run.dir"
     elif isinstance(error, PermissionError) or error.errno == errno.EROFS:
-        cause = "the folder cannot be written"
+        cause, remedy = "the folder cannot be written", "make it writable, or set run.dir"
     else:
-        cause = text
+        cause, remedy = text, "mend that, then resume the run"
     return OSError(
         error.errno or errno.EIO,
-        f"the checkpoint {folder} was not saved: {cause}; earlier checkpoints are untouched "
-        "(free space, or set run.dir)",
+        f"the checkpoint {folder} was not saved: {cause}; earlier checkpoints are untouched ({remedy})",
     )

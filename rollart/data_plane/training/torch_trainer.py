@@ -97,8 +97,7 @@ class TorchTrainer(Trainer):
         torch.set_num_threads(self._training.threads)
         torch.manual_seed(derive_seed(self._config.run.seed, "trainer"))
         self._device = _device(self._training.device)
-        self._source = resume or self._source
-        self._model = load_model(self._source, "float32", self._device).eval()
+        self._model = load_model(resume or self._source, "float32", self._device).eval()
         self._optimizer = Optimizer(dict(weights_of(self._model)), self._training)
         if resume is not None:
             self._restore(resume)

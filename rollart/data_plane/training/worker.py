@@ -8,8 +8,10 @@ TrainingLoop, the checkpoints and the Job.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rollart.config.config import Config
 from rollart.data_plane.declarations import register
@@ -64,8 +66,8 @@ class Learner(ActorTrain):
 
     @register(mode="execute_all")
     async def train_step(self, batch: TrainBatch) -> TrainReport:
-        async with self._turn:
-            return await offload(self._started.train_step, batch)
+        report: TrainReport = await self._in_turn(partial(self._started.train_step, batch))
+        return report
 
     async def publish(self) -> Manifest:
         return await offload(self._started.publish)
@@ -75,15 +77,29 @@ class Learner(ActorTrain):
 
     @register(mode="execute_all")
     async def save(self, folder: str) -> None:
-        async with self._turn:
-            await offload(self._started.save, Path(folder))
+        await self._in_turn(partial(self._started.save, Path(folder)))
 
     async def stop(self) -> None:
+        """Free the weight store, then wait for the step or the checkpoint that is under way."""
+        if self._trainer is not None:
+            self._trainer.stop()
+        else:
+            self._writer.close()
         async with self._turn:
-            if self._trainer is not None:
-                self._trainer.stop()
-            else:
-                self._writer.close()
+            pass
+
+    async def _in_turn(self, work: Callable[[], Any]) -> Any:
+        """Run what reads or writes the trainer's state. Its turn lasts until it is done, also when the caller has
+        given up: a checkpoint must not be taken in the middle of a step."""
+        await self._turn.acquire()
+        running = asyncio.ensure_future(offload(work))
+        running.add_done_callback(self._turn_ended)
+        return await asyncio.shield(running)
+
+    def _turn_ended(self, work: asyncio.Future[Any]) -> None:
+        self._turn.release()
+        if not work.cancelled():
+            work.exception()  # seen here, should the caller have given up
 
     @property
     def _started(self) -> TorchTrainer:

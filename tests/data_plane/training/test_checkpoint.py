@@ -53,6 +53,18 @@ def test_two_and_two_steps_with_a_save_between_are_four_steps(
     assert resumed.info() == straight.info()
 
 
+def test_a_resumed_trainer_outlives_the_checkpoint_it_came_from(
+    make_trainer: MakeTrainer, make_config: MakeConfig, make_batch: MakeBatch, tmp_path: Path
+) -> None:
+    config = make_config(**SETTINGS)
+    trained(make_trainer, config, make_batch, 0, 1).save(tmp_path / "step-1")
+    resumed = make_trainer(config, resume=tmp_path / "step-1")
+    shutil.rmtree(tmp_path / "step-1")
+    resumed.train_step(make_batch(101, index=1))
+    resumed.save(tmp_path / "step-2")
+    assert make_trainer(config, resume=tmp_path / "step-2").info() == resumed.info()
+
+
 def test_a_checkpoint_is_a_model_folder_for_any_tool(
     make_trainer: MakeTrainer, make_config: MakeConfig, make_batch: MakeBatch, tmp_path: Path
 ) -> None:
