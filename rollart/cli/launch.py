@@ -1,9 +1,8 @@
 """Starts a run: the runtime, the workers of the roles, the Job; and ends all of it, whatever happens.
 
 The order is the paper's: the resource manager binds workers to pools, the Clusters place them, the control
-plane starts trajectories. Ctrl-C asks the Job to stop; a second one, or a stop that takes longer than
-``STOP_SECONDS``, ends the run at once, with the last checkpoint intact. Called by ``rollart train`` and
-``rollart eval``.
+plane starts trajectories. Whatever ends it, workers are stopped and the weight store is swept; what Ctrl-C does
+meanwhile is in :mod:`rollart.cli.stopping`. Called by ``rollart train`` and ``rollart eval``.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ import asyncio
 import contextlib
 import os
 import secrets
-import signal
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 from rollart.cli.run_folder import EVENTS
+from rollart.cli.stopping import Stopping, terminable
 from rollart.config.config import Config
 from rollart.control_plane.checkpoints import resumable
 from rollart.control_plane.env_host import EnvHost
@@ -46,9 +44,6 @@ from rollart.resource_plane.resource_manager import ResourceManager
 from rollart.runtime.in_process import InProcessRuntime
 from rollart.runtime.runtime import Runtime, WorkerHandle, WorkerInfo
 
-STOP_SECONDS = 5.0
-"""After Ctrl-C the run may take this long to finish a step and write a checkpoint."""
-
 GRACE_SECONDS = 2.0
 """What a worker gets to free its resources when the run ends."""
 
@@ -73,11 +68,12 @@ def launch(config: Config, folder: Path, sink: EventSink, resume: bool = False) 
         KeyboardInterrupt: interrupted before it could stop in order.
     """
     start = resumable(folder, config) if resume else JobState()
-    runtime = _runtime(config)
-    try:
-        return asyncio.run(_run(config, folder, sink, start, runtime))
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+    with terminable():
+        runtime = _runtime(config)
+        try:
+            return asyncio.run(_run(config, folder, sink, start, runtime))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
 
 
 def evaluate(config: Config, version: int, sink: EventSink) -> None:
@@ -92,23 +88,25 @@ def evaluate(config: Config, version: int, sink: EventSink) -> None:
         PlanError, PlacementError, WorkerError, RuntimeError: the first cause of a failure.
         KeyboardInterrupt: interrupted.
     """
-    runtime = _runtime(config)
-    try:
-        asyncio.run(_evaluate(config, version, sink, runtime))
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+    with terminable():
+        runtime = _runtime(config)
+        try:
+            asyncio.run(_evaluate(config, version, sink, runtime))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
 
 
 async def _evaluate(config: Config, version: int, sink: EventSink, runtime: Runtime) -> None:
-    with tempfile.TemporaryDirectory(prefix="rollart-eval-") as folder:
+    with Stopping() as stopping, tempfile.TemporaryDirectory(prefix="rollart-eval-") as folder:
         async with contextlib.AsyncExitStack() as ending:
             ending.push_async_callback(runtime.stop)
             resources = await ending.enter_async_context(_resources(config, runtime, sink))
             clusters = _Clusters(config, Path(folder), runtime, resources, sink)
             ending.push_async_callback(clusters.stop)
+            ending.callback(stopping.over)
             job = EvaluationJob(config, await clusters.create(), sink, version)
-            with _interrupts(job):
-                await job.run()
+            stopping.ask(job)
+            await job.run()
 
 
 def _runtime(config: Config) -> Runtime:
@@ -134,19 +132,21 @@ def _resources(
 
 async def _run(config: Config, folder: Path, sink: EventSink, start: JobState, runtime: Runtime) -> JobResult:
     loop = asyncio.get_running_loop()
-    async with contextlib.AsyncExitStack() as ending:
-        ending.push_async_callback(runtime.stop)
-        log = EventLog(folder / EVENTS, config.run.name, "driver", loop.time(), time.time(), loop.time)
-        ending.callback(log.close)
-        events = Tee(log, sink)
-        resources = await ending.enter_async_context(_resources(config, runtime, events))
-        clusters = _Clusters(config, folder, runtime, resources, events)
-        ending.push_async_callback(clusters.stop)
-        workers = await clusters.create()
-        trajectories = TrajectoryLog(folder, config.log.trajectories, config.log.trajectory_batches)
-        hooks = JobHooks(trajectories.write, lambda index: log.flush())
-        job = Job(config, workers, config.placement.affinity, folder, events, hooks, start)
-        with _interrupts(job):
+    with Stopping() as stopping:
+        async with contextlib.AsyncExitStack() as ending:
+            ending.push_async_callback(runtime.stop)
+            log = EventLog(folder / EVENTS, config.run.name, "driver", loop.time(), time.time(), loop.time)
+            ending.callback(log.close)
+            events = Tee(log, sink)
+            resources = await ending.enter_async_context(_resources(config, runtime, events))
+            clusters = _Clusters(config, folder, runtime, resources, events)
+            ending.push_async_callback(clusters.stop)
+            ending.callback(stopping.over)
+            workers = await clusters.create()
+            trajectories = TrajectoryLog(folder, config.log.trajectories, config.log.trajectory_batches)
+            hooks = JobHooks(trajectories.write, lambda index: log.flush())
+            job = Job(config, workers, config.placement.affinity, folder, events, hooks, start)
+            stopping.ask(job)
             return await job.run()
 
 
@@ -193,9 +193,11 @@ class _Clusters:
         return model
 
     async def stop(self) -> None:
-        await asyncio.gather(*(cluster.stop(GRACE_SECONDS) for cluster in self._clusters))
-        name, fallback = self._store
-        sweep(name, SHARED_MEMORY, Path(fallback))
+        try:
+            await asyncio.gather(*(cluster.stop(GRACE_SECONDS) for cluster in self._clusters))
+        finally:
+            name, fallback = self._store
+            sweep(name, SHARED_MEMORY, Path(fallback))
 
     async def _cluster(self, role: str, requests: list[WorkerRequest], *args: object) -> Cluster:
         """Create a role's Cluster; ``None`` among the arguments stands for the worker's number."""
@@ -213,29 +215,3 @@ class _Clusters:
 
 
 _PARTS = "rollart.control_plane.domain_parts:build_parts"
-
-
-@contextlib.contextmanager
-def _interrupts(job: Job | EvaluationJob) -> Iterator[None]:
-    """Ctrl-C: ask the job to stop; a second one, or a stop that takes too long, cancels it."""
-    loop = asyncio.get_running_loop()
-    task = cast("asyncio.Task[object]", asyncio.current_task())
-    deadlines: list[asyncio.TimerHandle] = []
-
-    def interrupt() -> None:
-        if deadlines:
-            task.cancel()
-            return
-        job.interrupt()
-        deadlines.append(loop.call_later(STOP_SECONDS, task.cancel))
-
-    signals = (signal.SIGINT, signal.SIGTERM)
-    for each in signals:
-        loop.add_signal_handler(each, interrupt)
-    try:
-        yield
-    finally:
-        for each in signals:
-            loop.remove_signal_handler(each)
-        for deadline in deadlines:
-            deadline.cancel()

@@ -136,8 +136,8 @@ class Job:
             watchdog = ("watchdog", lambda: watch(self._waits, self.wait_graph, stall, self._sink))
             result = await supervised(self._run(), [watchdog])
         except BaseException as error:
-            reason = "interrupted" if isinstance(error, asyncio.CancelledError) else f"failed: {error}"
-            await self._give_up(reason)
+            interrupted = isinstance(error, asyncio.CancelledError)
+            await self._give_up("interrupted" if interrupted else f"failed: {error}", save=not interrupted)
             raise
         self._sink.emit(RunEnded("interrupted" if result.interrupted else "finished"))
         return result
@@ -148,11 +148,11 @@ class Job:
         loops = [*wiring.loops(), ("utilisation", lambda: self._report_busy(wiring))]
         return await supervised(self._main(wiring), loops)
 
-    async def _give_up(self, reason: str) -> None:
+    async def _give_up(self, reason: str, save: bool) -> None:
         """The run failed: save what was trained if the trainer still answers, give every trajectory its outcome."""
         wiring = self.wiring
         if wiring is not None:
-            if wiring.protocol.trained > self._saved:
+            if save and wiring.protocol.trained > self._saved:
                 with contextlib.suppress(WorkerError, WorkerLost, CallTimeout, OSError, TimeoutError):
                     async with asyncio.timeout(LAST_SAVE_SECONDS):
                         await self._save(wiring)

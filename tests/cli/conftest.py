@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -9,6 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from rollart.cli.main import main
+
+sys.path.insert(0, str(Path(__file__).parent))  # import-mode importlib adds no path for helpers
 
 CONFIG = """\
 run: {name: small, iterations: 2, runtime: in_process}
