@@ -1,7 +1,8 @@
 """A run of the real command line that stands still at a chosen point, so that a signal can meet it there.
 
 The run's environment and advantage function say over a socket where they are, and go on when they are answered; so no
-test has to guess how long anything takes. Without a listener, as in a resumed run, they just go on.
+test has to guess how long anything takes. Outside of such a run, as in one that is resumed in the test's own process,
+they just go on: the port may be another's by then.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ MARK = "ROLLART_STOP_POINTS"
 """Environment variable that all processes of a run inherit."""
 
 MODULE = """\
+import os
 import socket
 
 from rollart.types import derive_seed
 
 
 def at(point):
+    if "{mark}" not in os.environ:
+        return
     try:
         with socket.create_connection(("127.0.0.1", {port})) as connection:
             connection.sendall(point.encode())
@@ -96,7 +100,7 @@ class Run:
         self._server = socket.create_server(("127.0.0.1", 0))
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._points: queue.SimpleQueue[tuple[str, socket.socket]] = queue.SimpleQueue()
-        module = MODULE.format(port=self._server.getsockname()[1])
+        module = MODULE.format(mark=MARK, port=self._server.getsockname()[1])
         Path(f"stop_points_{name}.py").write_text(module)
         Path("CONFIG.yaml").write_text(CONFIG.format(name=name, runtime=runtime))
 

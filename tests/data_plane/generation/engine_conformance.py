@@ -367,8 +367,9 @@ class EngineSemantics:
                     await engine.update(2)
                 with pytest.raises(RuntimeError, match="already holds version 1"):
                     await engine.update(0)
+                older = bench.manifest(2)
                 await engine.prefetch(bench.manifest(3))
-                await engine.prefetch(bench.manifest(2))
+                await engine.prefetch(older)
                 assert (await engine.update(3)).version == 3
                 assert (await engine.update(3)).version == 3
                 with pytest.raises(RuntimeError, match="already holds version 3"):
