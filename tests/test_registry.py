@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -48,21 +49,21 @@ def test_unknown_names_say_what_is_near(numbers: Registry[float], name: str, mes
     assert message in str(error.value)
 
 
-def test_errors_inside_the_users_module_pass_through(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path_factory.mktemp("modules")
-    (folder / "needs_missing_package.py").write_text("import no_such_package_y\n")
+def write_module(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
+    """A user's module that can be imported."""
+    (folder / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(folder)
+
+
+def test_errors_inside_the_users_module_pass_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_module(tmp_path, monkeypatch, "needs_missing_package", "import no_such_package_y\n")
     with pytest.raises(ModuleNotFoundError, match="no_such_package_y"):
         import_path("needs_missing_package:thing", "reward")
 
 
 def test_a_module_that_exits_is_refused_like_one_that_is_missing(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path_factory.mktemp("modules")
-    (folder / "exits_at_import.py").write_text("raise SystemExit(3)\n")
-    monkeypatch.syspath_prepend(folder)
+    write_module(tmp_path, monkeypatch, "exits_at_import", "raise SystemExit(3)\n")
     with pytest.raises(LookupError, match=r"importing 'exits_at_import' ended with SystemExit\(3\)"):
         import_path("exits_at_import:thing", "reward")
