@@ -112,6 +112,10 @@ def _engine(config: Config) -> Iterator[str]:
         check_engine(config.engine.kind)
     except ValueError as error:
         yield str(error)
+    if config.engine.kind == "torch" and config.engine.devices > 1:
+        yield f"engine.devices: is {config.engine.devices}, but the torch engine runs on one device: leave it out"
+    if config.training.devices > 1:
+        yield f"training.devices: is {config.training.devices}, but the torch trainer runs on one: leave it out"
 
 
 def _algorithm(config: Config) -> Iterator[str]:

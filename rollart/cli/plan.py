@@ -115,7 +115,7 @@ def _memory(config: Config) -> Iterator[str]:
     if shape is None:
         yield f"unknown: {config.model.path} is not a local folder with a known configuration"
         return
-    memory, engines = estimated_memory(config, shape), config.engine.count
+    memory, engines = estimated_memory(config, shape), config.engines
     assumed = f" (with a vocabulary of {TINY_VOCABULARY})" if config.model.path is None else ""
     yield f"model          {shape.parameters:,} parameters{assumed}"
     yield f"trainer        about {_bytes(memory.trainer)}: weights, gradients, AdamW, snapshots, one pass's activations"

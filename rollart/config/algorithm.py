@@ -62,7 +62,7 @@ def _staleness(config: Config) -> str:
     if config.alpha == 0:
         return "Synchronous (alpha 0): every trained trajectory was started at the weights its gradient is taken at."
     plural = "s" if config.alpha > 1 else ""
-    when = "as soon as they are announced" if config.run.update == "eager" else "when a batch is ready"
+    when = "as soon as they are announced" if config.switches.update == "eager" else "when a batch is ready"
     return (
         f"Asynchronous: a trained trajectory was started at most {config.alpha} version{plural} before the weights "
         f"its gradient is taken at; engines take new weights {when}."

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rollart.config.config import Config
+from rollart.config.modes import PRESETS
 
 Finding = tuple[str, str]
 
@@ -23,13 +24,19 @@ def meaningless_settings(config: Config) -> list[Finding]:
 
 
 def _staleness(config: Config) -> Iterator[Finding]:
-    run = config.run
-    if run.mode == "sync" and "alpha" in run.model_fields_set and run.alpha != 0:
+    run, switches = config.run, config.switches
+    if PRESETS[run.mode].alpha == 0 and switches.alpha != 0:
         yield (
             "run.alpha",
-            f"is {run.alpha}, but run.mode 'sync' trains at staleness 0: set run.alpha to 0 or leave it out",
+            f"is {run.alpha}, but run.mode '{run.mode}' trains at staleness 0: set run.alpha to 0 or leave it out",
         )
-    if run.update == "at_batch" and config.alpha == 0:
+    if PRESETS[run.mode].alpha != 0 and switches.alpha == 0 and run.mode != "rollart":
+        yield (
+            "run.alpha",
+            f"is 0, but run.mode '{run.mode}' trains behind its rollout: set run.alpha to 1 or more, or run.mode to "
+            "'sync_plus'",
+        )
+    if switches.update == "at_batch" and switches.alpha == 0:
         yield (
             "run.update",
             "'at_batch' waits for a full batch before engines take new weights, and with alpha 0 that batch "
@@ -154,10 +161,22 @@ def looks_local(path: str) -> bool:
 
 def _placement(config: Config) -> Iterator[Finding]:
     names = ", ".join(config.pools)
-    for role in ("train", "generate", "environment", "reward"):
-        pool = getattr(config.placement, role)
+    placed = config.placement
+    engines = placed.generate if isinstance(placed.generate, dict) else {}
+    wanted = {role: getattr(placed, role) for role in ("train", "generate", "environment", "reward")}
+    if engines:
+        wanted |= {"generate": None} | {f"generate.{pool}": pool for pool in engines}
+    for role, pool in wanted.items():
         if pool is not None and pool not in config.pools:
             yield f"placement.{role}", f"no pool '{pool}', use one of: {names}"
+    if isinstance(placed.generate, dict):
+        if not engines or any(count < 1 for count in engines.values()):
+            yield "placement.generate", "each pool needs 1 engine or more: leave out the pools without one"
+        elif "count" in config.engine.model_fields_set and config.engine.count != config.engines:
+            yield (
+                "engine.count",
+                f"is {config.engine.count}, but placement.generate has {config.engines} engines: leave it out",
+            )
     for domain in config.placement.affinity:
         if domain != "default" and domain not in config.domains:
             yield (

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field, model_validator
 
 from rollart.config.base import Section
 from rollart.config.domains import DomainConfig
 from rollart.config.engine import EngineConfig
 from rollart.config.model import ModelConfig
+from rollart.config.modes import PRESETS, Switches
 from rollart.config.resources import PlacementConfig, PoolConfig, RayConfig
 from rollart.config.run import EvaluationConfig, LogConfig, RolloutConfig, RunConfig
 from rollart.config.training import TrainingConfig, WeightsConfig
@@ -41,7 +44,27 @@ class Config(Section):
     @property
     def alpha(self) -> int:
         """The effective staleness bound."""
-        return 0 if self.run.mode == "sync" else self.run.alpha
+        return self.switches.alpha
+
+    @property
+    def switches(self) -> Switches:
+        """Every switch as it is in effect: as set, else as the mode has it."""
+        given = {
+            "alpha": self.run.alpha,
+            "update": self.run.update,
+            "stale": self.run.stale,
+            "interaction": self.rollout.interaction,
+            "scoring": self.rollout.scoring,
+            "transfer": self.weights.transfer,
+        }
+        own: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return PRESETS[self.run.mode]._replace(**own)
+
+    @property
+    def engines(self) -> int:
+        """Number of engines."""
+        generate = self.placement.generate
+        return sum(generate.values()) if isinstance(generate, dict) else self.engine.count
 
     @property
     def shares(self) -> dict[str, float]:

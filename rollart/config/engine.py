@@ -15,7 +15,9 @@ class EngineConfig(Section):
     kind: str = Field("torch", min_length=1)
     """``torch``, or ``module:Class`` of your own: called with this section and an ``EngineSetup``, it is the core."""
     count: int = Field(1, ge=1)
-    """Engines (replicas)."""
+    """Engines (replicas); with ``placement.generate`` by pool, their number is the sum there."""
+    devices: int = Field(1, ge=1)
+    """Devices of one engine (tensor parallelism). The torch engine runs on one; modelled ones on any number."""
     max_rows: int = Field(64, ge=1)
     """Requests that decode together in one step."""
     max_sessions: int = Field(512, ge=1)

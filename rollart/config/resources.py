@@ -23,8 +23,8 @@ class PlacementConfig(Section):
 
     train: str | None = None
     """Pool of the trainer."""
-    generate: str | None = None
-    """Pool of the engines."""
+    generate: str | dict[str, int] | None = None
+    """Pool of the engines, or the number of engines in each of several pools."""
     environment: str | None = None
     """Pool of the environment hosts."""
     reward: str | None = None

@@ -7,8 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from rollart.config.base import Section
-
-Mode = Literal["sync", "rollart"]
+from rollart.config.modes import Mode, Pace, Stale, Update
 
 
 class RunConfig(Section):
@@ -21,11 +20,18 @@ class RunConfig(Section):
     seed: int = Field(0, ge=0)
     """Root of every random choice."""
     mode: Mode = "rollart"
-    """``sync`` generates, then trains; ``rollart`` overlaps them within ``alpha``."""
-    alpha: int = Field(1, ge=0)
-    """Bound on staleness: batch k only holds trajectories started at version k - alpha or later. ``sync`` implies 0."""
-    update: Literal["eager", "at_batch"] = "eager"
-    """When engines take new weights: as soon as they are announced, or only when a batch is ready."""
+    """Preset of the switches that are left out: ``alpha``, ``update``, ``stale``, ``rollout.interaction``,
+    ``rollout.scoring`` and ``weights.transfer`` (the table of modes in the architecture page)."""
+    alpha: int | None = Field(None, ge=0)
+    """Bound on staleness: batch k only trains what was started at version k - alpha or later. By the mode: 1, and 0 in
+    ``sync`` and ``sync_plus``."""
+    update: Update | None = None
+    """When engines take new weights: ``eager``, as soon as there are newer ones, or ``at_batch``, only when a batch is
+    ready. By the mode: ``eager``, and ``at_batch`` in ``one_off``."""
+    stale: Stale | None = None
+    """What becomes of a trajectory that would exceed ``alpha``: ``abort`` it; ``wait`` with the next batch for those
+    that would; ``withhold`` it (finish it, count its reward in its group's baseline, train none of its tokens); or
+    ``train`` it, so that the bound only limits how much is started. By the mode: ``abort``, ``train`` in ``areal``."""
     iterations: int = Field(100, ge=1)
     """Number of optimizer steps."""
     max_train_seconds: float | None = Field(None, gt=0)
@@ -63,6 +69,12 @@ class RolloutConfig(Section):
     """Groups by which the cumulative trained mix of a domain may differ from its configured share."""
     filter_zero_variance: bool = False
     """Drop groups whose rewards are all equal (outcome ``filtered``) instead of training them."""
+    interaction: Pace | None = None
+    """``trajectory``: each takes its turns at its own pace; ``batch``: all in lock-step, every turn as slow as the
+    slowest. By the mode: ``trajectory``, and ``batch`` in ``sync``."""
+    scoring: Pace | None = None
+    """``trajectory``: each is scored when it finishes; ``batch``: when all that run have finished. By the mode:
+    ``trajectory``, and ``batch`` in ``sync``."""
 
 
 class EvaluationConfig(Section):

@@ -167,7 +167,7 @@ def estimated_memory(config: Config, shape: ModelShape) -> Memory:
     logits = LOGIT_COPIES * tokens * shape.vocabulary * 4
     activations = ACTIVATIONS * tokens * shape.hidden * shape.layers * FLOAT_BYTES[config.training.dtype]
     kind = FLOAT_BYTES[config.engine.dtype]
-    sessions = min(config.engine.max_sessions, math.ceil(sizes.trajectory_bound / config.engine.count))
+    sessions = min(config.engine.max_sessions, math.ceil(sizes.trajectory_bound / config.engines))
     cache = sessions * sizes.longest_context * shape.kv_values * kind
     return Memory(
         trainer=states + logits + activations,

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from rollart.config.base import Section
+from rollart.config.modes import Transfer
 
 
 class CheckpointConfig(Section):
@@ -65,6 +66,8 @@ class TrainingConfig(Section):
     """Type that passes compute in (``bfloat16`` is autocast); weights, gradients and optimizer stay ``float32``."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where it runs."""
+    devices: int = Field(1, ge=1)
+    """Devices of the trainer. The torch trainer runs on one; modelled ones (``rollart simulate``) on any number."""
     threads: int = Field(1, ge=1)
     """Torch threads of the trainer process."""
     entropy_alarm: float = Field(0.02, ge=0)
@@ -85,3 +88,7 @@ class WeightsConfig(Section):
     """The weight store implementation."""
     bucket_bytes: int = Field(1 << 30, ge=1 << 16)
     """Size of a bucket, the unit of push and pull."""
+    transfer: Transfer | None = None
+    """``asynchronous``: pushed and prefetched while engines generate, only the swap suspends them; ``blocking``: push,
+    pull and swap while they are suspended, and the next train step waits too. By the mode: ``asynchronous`` in
+    ``rollart``."""

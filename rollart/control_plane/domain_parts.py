@@ -42,7 +42,8 @@ def build_parts(config_json: str, model_folder: str) -> HostParts:
         )
         for name, domain in config.domains.items()
     }
-    return HostParts(domains, pool.close)
+    switches = config.switches
+    return HostParts(domains, pool.close, stages="batch" in (switches.interaction, switches.scoring))
 
 
 def _open(domain: DomainConfig, pool: ProcessPool, spec: EpisodeSpec) -> Session:

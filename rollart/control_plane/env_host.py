@@ -21,6 +21,7 @@ from rollart.types import (
     FailureKind,
     GenerationRequest,
     GenerationResult,
+    Purpose,
     Trajectory,
     TrajectoryId,
 )
@@ -33,6 +34,8 @@ class HostReport(msgspec.Struct, frozen=True):
     finished: list[Trajectory] = []
     failures: list[EpisodeFailure] = []
     cancelled: list[Cancelled] = []
+    played: list[TrajectoryId] = []
+    """Episodes that wait for the permission to be scored."""
 
 
 class EnvHost(Environment):
@@ -50,14 +53,23 @@ class EnvHost(Environment):
         self._parts = parts
         self._managers: dict[TrajectoryId, EnvManager] = {}
         self._answers: dict[TrajectoryId, asyncio.Future[GenerationResult]] = {}
+        self._permits: dict[TrajectoryId, asyncio.Future[None]] = {}
+        self._played: list[TrajectoryId] = []
         self._requests: list[GenerationRequest] = []
         self._endings: list[Ending] = []
         self._news = asyncio.Event()
 
     async def post(
-        self, specs: list[EpisodeSpec], results: list[GenerationResult], cancels: list[TrajectoryId]
+        self,
+        specs: list[EpisodeSpec],
+        results: list[GenerationResult],
+        cancels: list[TrajectoryId],
+        permits: list[TrajectoryId],
     ) -> None:
-        """Start episodes, deliver answers, cancel episodes. Unknown ids have ended already and are ignored."""
+        """Start episodes, deliver answers, cancel episodes, let played ones be scored.
+
+        Unknown ids have ended already and are ignored.
+        """
         for spec in specs:
             manager = EnvManager(spec, self._parts.domains[spec.id.domain], self)
             self._managers[spec.id] = manager
@@ -69,6 +81,10 @@ class EnvHost(Environment):
         for trajectory in cancels:
             if (running := self._managers.get(trajectory)) is not None:
                 running.cancel()
+        for trajectory in permits:
+            permit = self._permits.pop(trajectory, None)
+            if permit is not None and not permit.done():
+                permit.set_result(None)
 
     async def collect(self, max_wait: float) -> HostReport:
         """Everything since the last call; waits up to ``max_wait`` seconds for the first item."""
@@ -81,11 +97,13 @@ class EnvHost(Environment):
         self._news.clear()
         requests, self._requests = self._requests, []
         endings, self._endings = self._endings, []
+        played, self._played = self._played, []
         return HostReport(
             requests,
             [item for item in endings if isinstance(item, Trajectory)],
             [item for item in endings if isinstance(item, EpisodeFailure)],
             [item for item in endings if isinstance(item, Cancelled)],
+            played,
         )
 
     def generate(self, request: GenerationRequest) -> asyncio.Future[GenerationResult]:
@@ -95,6 +113,16 @@ class EnvHost(Environment):
         self._requests.append(request)
         self._news.set()
         return answer
+
+    def played(self, trajectory: TrajectoryId) -> asyncio.Future[None] | None:
+        """The port of the EnvManagers: ask for the permission to score, if the run has stages."""
+        if not self._parts.stages or trajectory.purpose is Purpose.EVAL:
+            return None
+        permit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._permits[trajectory] = permit
+        self._played.append(trajectory)
+        self._news.set()
+        return permit
 
     async def stop(self) -> None:
         """Cancel what is running and wait until every environment is closed."""
@@ -107,6 +135,7 @@ class EnvHost(Environment):
     def _ended(self, spec: EpisodeSpec, task: asyncio.Task[Ending]) -> None:
         self._managers.pop(spec.id, None)
         self._answers.pop(spec.id, None)
+        self._permits.pop(spec.id, None)
         ending: Ending
         if task.cancelled():
             # Not by us (that ends as Cancelled, or the host is stopping): user code raised it by itself.

@@ -72,10 +72,16 @@ class DomainParts(msgspec.Struct, frozen=True):
 
 
 class HostParts(msgspec.Struct, frozen=True):
-    """What an environment host needs: the parts of its domains, and how to free what they share."""
+    """What an environment host needs: the parts of its domains, and how to free what they share.
+
+    Attributes:
+        stages: Whether an episode that has been played asks the control plane before it is scored, because others may
+            have to finish first (:mod:`rollart.control_plane.stages`).
+    """
 
     domains: dict[str, DomainParts]
     close: Callable[[], Awaitable[None]]
+    stages: bool = False
 
 
 class Cancelled(msgspec.Struct, frozen=True):
@@ -88,10 +94,13 @@ class Cancelled(msgspec.Struct, frozen=True):
 Ending = Trajectory | EpisodeFailure | Cancelled
 
 
-class GenerationPort(Protocol):
-    """How a request leaves the host; the answer comes with the host's next inbound batch."""
+class HostPort(Protocol):
+    """How what an EnvManager asks leaves the host; the answer comes with the host's next inbound batch."""
 
     def generate(self, request: GenerationRequest) -> asyncio.Future[GenerationResult]: ...
+
+    def played(self, trajectory: TrajectoryId) -> asyncio.Future[None] | None:
+        """The episode has been played; what to wait for before it is scored, ``None`` if nothing."""
 
 
 class _Ended(Exception):
@@ -105,7 +114,7 @@ class _Ended(Exception):
 class EnvManager:
     """See the module docstring."""
 
-    def __init__(self, spec: EpisodeSpec, parts: DomainParts, port: GenerationPort) -> None:
+    def __init__(self, spec: EpisodeSpec, parts: DomainParts, port: HostPort) -> None:
         self._spec = spec
         self._parts = parts
         self._port = port
@@ -231,6 +240,8 @@ class EnvManager:
             seconds=self._seconds,
         )
         verdict = None if success is None else bool(success)
+        if (permit := self._port.played(self._spec.id)) is not None:
+            await permit
         score = await self._timed("reward", self._parts.scorer.score(trajectory, verdict))
         return msgspec.structs.replace(trajectory, score=score)
 

@@ -26,6 +26,8 @@ from enum import StrEnum
 
 import msgspec
 
+from rollart.config.modes import Stale
+from rollart.control_plane.staleness import is_group_stale
 from rollart.types import (
     EpisodeFailure,
     EpisodeSpec,
@@ -121,16 +123,24 @@ class GroupBook:
         redundant: Members started beyond it.
         retries: Fresh attempts for each member.
         masked_domains: Domains whose limit-cut trajectories only count in the baseline.
+        stale: What becomes of trajectories that would exceed the bound.
     """
 
     def __init__(
-        self, root_seed: int, group_size: int, redundant: int, retries: int, masked_domains: frozenset[str]
+        self,
+        root_seed: int,
+        group_size: int,
+        redundant: int,
+        retries: int,
+        masked_domains: frozenset[str],
+        stale: Stale = "abort",
     ) -> None:
         self._root_seed = root_seed
         self._group_size = group_size
         self._size = group_size + redundant
         self._retries = retries
         self._masked = masked_domains
+        self._stale: Stale = stale
         self._groups: dict[int, LiveGroup] = {}
         self._pending: deque[Member] = deque()
         self._cancelling: dict[TrajectoryId, Outcome] = {}
@@ -222,17 +232,14 @@ class GroupBook:
             self._pending.appendleft(member)  # its group is older than what waits for a first start
 
     def resolve_stale(self, oldest: int) -> list[Resolution]:
-        """Resolve every group with a member that started before version ``oldest``."""
-        stale = [group for group in self if (start := group.start_version) is not None and start < oldest]
+        """Resolve every group that is stale when the next batch holds starts at version ``oldest`` or later."""
+        stale = [group for group in self if self._is_stale(group, oldest)]
         return [self._resolve(group, "stale", Outcome.EVICTED_STALE, Outcome.ABORTED_STALE) for group in stale]
 
     def resolve_if_stale(self, trajectory: TrajectoryId, oldest: int) -> Resolution | None:
-        """The per-turn check: resolve the trajectory's group if its start version is below ``oldest``."""
+        """The per-turn check: resolve the trajectory's group if it is stale."""
         group = self._groups.get(trajectory.group)
-        if group is None or self._running(trajectory) is None:
-            return None
-        start = group.start_version
-        if start is None or start >= oldest:
+        if group is None or self._running(trajectory) is None or not self._is_stale(group, oldest):
             return None
         return self._resolve(group, "stale", Outcome.EVICTED_STALE, Outcome.ABORTED_STALE)
 
@@ -254,6 +261,9 @@ class GroupBook:
             self._resolve(group, "abandoned", Outcome.ABANDONED, Outcome.ABANDONED)
             for group in list(self._groups.values())
         ]
+
+    def _is_stale(self, group: LiveGroup, oldest: int) -> bool:
+        return is_group_stale((member.start_version for member in group.members), oldest, self._stale)
 
     def _running(self, trajectory: TrajectoryId) -> Member | None:
         group = self._groups.get(trajectory.group)

@@ -32,7 +32,7 @@ class HostClient:
         self.handle = handle
         self.running = 0
         self.up = True
-        self._outbox = Outbox(3, self._post)
+        self._outbox = Outbox(4, self._post)
 
     @property
     def name(self) -> str:
@@ -47,6 +47,10 @@ class HostClient:
 
     def cancel(self, trajectory: TrajectoryId) -> None:
         self._outbox.put(2, trajectory)
+
+    def permit(self, trajectory: TrajectoryId) -> None:
+        """Let a played episode be scored."""
+        self._outbox.put(3, trajectory)
 
     async def serve(self, receive: Receive) -> str:
         """Exchange messages, every report to ``receive``, until the host is lost; returns why it is.
@@ -67,7 +71,7 @@ class HostClient:
     def restarted(self, handle: WorkerHandle) -> None:
         """Go on with a new process; what was on its way to the lost one is dropped."""
         self.handle = handle
-        self._outbox = Outbox(3, self._post)
+        self._outbox = Outbox(4, self._post)
         self.up = True
 
     async def _collect(self, receive: Receive) -> None:
@@ -76,6 +80,10 @@ class HostClient:
             receive(self, report)
 
     async def _post(
-        self, specs: list[EpisodeSpec], results: list[GenerationResult], cancels: list[TrajectoryId]
+        self,
+        specs: list[EpisodeSpec],
+        results: list[GenerationResult],
+        cancels: list[TrajectoryId],
+        permits: list[TrajectoryId],
     ) -> None:
-        await self.handle.call("post", specs, results, cancels, timeout=CALL_SECONDS)
+        await self.handle.call("post", specs, results, cancels, permits, timeout=CALL_SECONDS)

@@ -18,7 +18,7 @@ RolloutScheduler and, through it, by batch forming; its state is part of a check
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -132,19 +132,32 @@ class SlotSchedule:
         self._extend(groups)
         return self._slots[:groups]
 
-    def try_form(self, ready: Mapping[str, int], swap_horizon: int) -> Counter[str] | None:
+    def try_form(
+        self,
+        ready: Mapping[str, int],
+        swap_horizon: int,
+        rather_wait: Callable[[Sequence[str]], bool] | None = None,
+    ) -> Counter[str] | None:
         """The groups by domain that batch ``next_batch`` takes, or ``None`` if they are not all ready.
 
         Borrows slots within the next ``swap_horizon`` slots when that stays within tolerance. On success
         the batch's slots are used up and ``next_batch`` moves on.
+
+        Args:
+            ready: Groups ready by domain.
+            swap_horizon: See above.
+            rather_wait: Asked, with the coming slots, before a batch is formed of ready groups; True forms none.
         """
         size = self._batch_size
-        need = self.horizon(size)
+        slots = self.upcoming(max(swap_horizon, size))
+        need = Counter(slots[:size])
         if any(ready.get(domain, 0) < count for domain, count in need.items()):
-            self._extend(max(swap_horizon, size))
-            if not self._borrow(need, ready, swap_horizon):
+            if not self._borrow(slots, need, ready, swap_horizon):
                 return None
-            need = Counter(self._slots[:size])
+            need = Counter(slots[:size])
+        if rather_wait is not None and rather_wait(slots):
+            return None
+        self._slots[: len(slots)] = slots
         del self._slots[:size]
         self._base += size
         self._formed.update(need)
@@ -191,12 +204,11 @@ class SlotSchedule:
             raise AssertionError("some domain is always entitled: entitlements sum to one")
         return best[1]
 
-    def _borrow(self, need: Counter[str], ready: Mapping[str, int], swap_horizon: int) -> bool:
-        """Swap this batch's late slots with later slots of ready domains; all of them or nothing."""
+    def _borrow(self, slots: list[str], need: Counter[str], ready: Mapping[str, int], swap_horizon: int) -> bool:
+        """Swap this batch's late slots with later slots of ready domains; False if that is not possible for all."""
         size = self._batch_size
         late = [domain for domain, count in need.items() for _ in range(count - ready.get(domain, 0))]
         spare = {domain: ready.get(domain, 0) - need[domain] for domain in self._shares}
-        slots = list(self._slots)
         later = iter(range(size, min(swap_horizon, len(slots))))
         for domain in late:
             position = next((p for p in later if spare[slots[p]] > 0), None)
@@ -205,10 +217,7 @@ class SlotSchedule:
             first = slots.index(domain, 0, size)
             spare[slots[position]] -= 1
             slots[first], slots[position] = slots[position], slots[first]
-        if not self._within_tolerance(slots):
-            return False
-        self._slots = slots
-        return True
+        return self._within_tolerance(slots)
 
     def _within_tolerance(self, slots: list[str]) -> bool:
         """Whether every batch end among ``slots`` stays within the tolerance."""

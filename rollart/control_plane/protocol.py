@@ -11,6 +11,10 @@ it is announced, also while ``get_batch`` waits or ``train_step`` runs: the data
 deadlock (batch k needs trajectories that start at W_k), and a trainer that is the bottleneck does not
 hold the engines one version back.
 
+``transfer: asynchronous`` announces a version while rollout goes on; an update is due once it is announced.
+``transfer: blocking`` makes an update due once a version is trained: it is pushed, announced and taken while rollout is
+suspended, and ``train_step`` waits for the push.
+
 Three versions, never confused: ``engines`` (v, the oldest among the engines) <= ``announced`` (in the
 weight store) <= ``trained``. ``train_step(k)`` is legal only when ``trained == k``.
 
@@ -20,7 +24,8 @@ Pure: no I/O, no clock. An illegal transition raises :class:`ProtocolError`. Dri
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+
+from rollart.config.modes import Transfer, Update
 
 
 class ProtocolError(AssertionError):
@@ -58,11 +63,13 @@ class TrainingProtocol:
         iterations: Batches to train; the last index is ``iterations - 1``.
         update: When engines take new weights.
         version: Version that trainer and engines hold at the start.
+        transfer: When weights travel.
     """
 
-    def __init__(self, iterations: int, update: Literal["eager", "at_batch"], version: int = 0) -> None:
+    def __init__(self, iterations: int, update: Update, version: int = 0, transfer: Transfer = "asynchronous") -> None:
         self._iterations = iterations
         self._at_batch = update == "at_batch"
+        self.blocking = transfer == "blocking"
         self.engines = version
         self.announced = version
         self.trained = version
@@ -78,11 +85,12 @@ class TrainingProtocol:
 
     def update_due(self) -> int | None:
         """The version that the rollout side should take now, or ``None``."""
-        if self.rollout is not RolloutState.ROLLOUT or self.announced <= self.engines:
+        newest = self.trained if self.blocking else self.announced
+        if self.rollout is not RolloutState.ROLLOUT or newest <= self.engines:
             return None
         if self._at_batch and self._demanded <= self.engines and not self._batch_wants_update:
             return None
-        return self.announced
+        return newest
 
     def demand(self, version: int) -> None:
         """Evaluation needs the engines at ``version``: an update is due as soon as it is announced, in either order."""
@@ -90,12 +98,12 @@ class TrainingProtocol:
 
     @property
     def _batch_wants_update(self) -> bool:
-        return self.training is TrainingState.HOLD and self.announced == self.trained
+        return self.training is TrainingState.HOLD and (self.blocking or self.announced == self.trained)
 
     @property
     def may_train(self) -> bool:
-        """Whether ``train_step`` may begin: the batch is held, and at_batch has made its update."""
-        if self.training is not TrainingState.HOLD:
+        """Whether ``train_step`` may begin: batch held, update made if at_batch, push over if blocking."""
+        if self.training is not TrainingState.HOLD or (self.blocking and self.announced < self.trained):
             return False
         return not self._at_batch or (self.engines == self.trained and self.rollout is RolloutState.ROLLOUT)
 
@@ -131,6 +139,8 @@ class TrainingProtocol:
                 f"version {version} announced, but {self.announced} was before and {self.trained} trained"
             )
         self.announced = version
+        if self.blocking and self._updating_to is not None:
+            self._updating_to = version  # the trainer may have gone on since the update began
 
     def suspend_begins(self, version: int) -> None:
         """Start an update to a version that is due (a newer one may have been announced meanwhile)."""
@@ -145,7 +155,7 @@ class TrainingProtocol:
         if step is not self.rollout or step not in _NEXT:
             raise ProtocolError(f"{step.value} ended in state {self.describe()}")
         if step is RolloutState.UPDATE:
-            if self._updating_to is None or self._updating_to <= self.engines:
+            if self._updating_to is None or not self.engines < self._updating_to <= self.announced:
                 raise ProtocolError(f"update to version {self._updating_to} in state {self.describe()}")
             self.engines = self._updating_to
             self._updating_to = None

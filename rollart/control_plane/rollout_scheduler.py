@@ -9,6 +9,9 @@ Invariants: live groups (in the book or the buffer) never exceed the admission b
 groups; environments alive never exceed ``max_environments``; every started trajectory ends in one outcome, also
 when its host is lost.
 
+With ``run.stale: wait`` a batch is formed later than it could be if that keeps a running group from becoming stale;
+with lock-step interaction or stage-wise scoring trajectories wait for each other (:mod:`rollart.control_plane.stages`).
+
 Who calls it: the TrainingLoop (``try_form``, ``commit``, ``version_changed``), the Evaluation (``play``), and
 the HostSupervisors (``receive``, ``host_lost``, ``host_back``).
 """
@@ -22,6 +25,7 @@ from functools import partial
 
 import msgspec
 
+from rollart.config.modes import Pace, Stale
 from rollart.control_plane.env_host import HostReport
 from rollart.control_plane.env_manager import Cancelled
 from rollart.control_plane.groups import GroupBook, Resolution, Retry
@@ -30,7 +34,8 @@ from rollart.control_plane.ledger import Ledger, LedgerError
 from rollart.control_plane.llm_proxy import LLMProxy, aborted
 from rollart.control_plane.mix import SlotSchedule
 from rollart.control_plane.sample_buffer import SampleBuffer
-from rollart.control_plane.staleness import admission_limit, oldest_admissible_start
+from rollart.control_plane.stages import Stages
+from rollart.control_plane.staleness import admission_limit, oldest_admissible_start, waiting_saves_a_group
 from rollart.control_plane.tasks import TaskQueue
 from rollart.control_plane.waits import Signal
 from rollart.events import (
@@ -72,6 +77,9 @@ class RolloutSettings(msgspec.Struct, frozen=True):
     retry_delay: float
     starvation_limit: int
     filter_zero_variance: bool
+    stale: Stale = "abort"
+    interaction: Pace = "trajectory"
+    scoring: Pace = "trajectory"
 
 
 class Cores(msgspec.Struct, frozen=True):
@@ -104,6 +112,7 @@ class RolloutScheduler:
         self._hosts = list(hosts)
         self._sink = sink
         self._changed = changed
+        self._stages = Stages(settings.interaction, settings.scoring)
         self._host_of: dict[TrajectoryId, HostClient] = {}
         self._generated: Counter[TrajectoryId] = Counter()
         """Tokens answered so far, for those whose host cannot tell any more."""
@@ -156,7 +165,8 @@ class RolloutScheduler:
         """
         self._evict(self._buffer.evict_stale())
         limit = self._admission()
-        groups = self._slots.try_form(self._buffer.ready(), limit)
+        waits = self._settings.stale == "wait"
+        groups = self._slots.try_form(self._buffer.ready(), limit, self._waiting_saves_a_group if waits else None)
         if groups is None:
             self.pump()
             return None
@@ -185,6 +195,7 @@ class RolloutScheduler:
             if spec is None:
                 return
             host = self._start(spec)
+            self._stages.started(spec.id)
             self._ledger.start(spec.id, spec.seed, host.name)
 
     def finish(self) -> None:
@@ -221,6 +232,8 @@ class RolloutScheduler:
         """Everything one long poll brought."""
         for request in report.requests:
             self._requested(host, request)
+        for played in report.played:
+            self._stages.played(played, partial(host.permit, played))
         for trajectory in report.finished:
             self._freed(host, trajectory.id)
             self._finished(trajectory)
@@ -263,6 +276,7 @@ class RolloutScheduler:
             f"{dict(self._slots.horizon(self._settings.groups_per_batch))}; "
             f"environments {self.environments}/{self._settings.max_environments} "
             f"on {sum(host.up for host in self._hosts)} of {len(self._hosts)} hosts"
+            + (f"; {stages}" if (stages := self._stages.describe()) else "")
         )
 
     @property
@@ -304,6 +318,7 @@ class RolloutScheduler:
     def _freed(self, host: HostClient, trajectory: TrajectoryId) -> None:
         host.running -= 1
         del self._host_of[trajectory]
+        self._stages.ended(trajectory)
         self._generated.pop(trajectory, None)
         self.proxy.release(trajectory)
 
@@ -318,12 +333,26 @@ class RolloutScheduler:
             if not self._book.is_running(trajectory):
                 host.deliver(aborted(request))
                 return
+            self._stages.requested(
+                trajectory, partial(self._submit, host, request), partial(self._deliver, host, aborted(request))
+            )
+        else:
+            self._submit(host, request)
+
+    def _submit(self, host: HostClient, request: GenerationRequest) -> None:
         self.proxy.submit(request, partial(self._answered, host))
 
     def _answered(self, host: HostClient, result: GenerationResult) -> None:
-        """Pass an answer on, unless the host was lost while an engine worked for it."""
         if self._host_of.get(result.trajectory) is host:
             self._generated[result.trajectory] += len(result.action)
+        if result.trajectory.purpose is Purpose.TRAIN:
+            self._stages.answered(result.trajectory, partial(self._deliver, host, result))
+        else:
+            self._deliver(host, result)
+
+    def _deliver(self, host: HostClient, result: GenerationResult) -> None:
+        """Pass an answer on, unless the host was lost while an engine worked for it."""
+        if self._host_of.get(result.trajectory) is host:
             host.deliver(result)
 
     def _finished(self, trajectory: Trajectory) -> None:
@@ -389,6 +418,18 @@ class RolloutScheduler:
             raise LedgerError(f"{cancelled.id} was confirmed as cancelled, but nobody cancelled it")
         self._ledger.end(cancelled.id, outcome, generated_tokens=cancelled.generated_tokens)
 
+    def _waiting_saves_a_group(self, slots: Sequence[str]) -> bool:
+        """As :func:`waiting_saves_a_group`; a group that has not started starts at the engines' version or later."""
+        last, version = self._settings.alpha - self._buffer.next_batch, self.proxy.version
+        ready: dict[str, list[int]] = {}
+        running: dict[str, list[int]] = {}
+        for group in self._buffer:
+            ready.setdefault(group.domain, []).append(group.start_version + last)
+        for open_group in self._book:
+            start = open_group.start_version
+            running.setdefault(open_group.domain, []).append((version if start is None else start) + last)
+        return waiting_saves_a_group(slots, self._settings.groups_per_batch, ready, running)
+
     def _resolve_stale(self) -> None:
         oldest = oldest_admissible_start(self._buffer.next_batch, self._settings.alpha)
         for resolution in self._book.resolve_stale(oldest):
@@ -403,6 +444,7 @@ class RolloutScheduler:
     def _apply(self, resolution: Resolution) -> None:
         group = resolution.group
         for trajectory in resolution.cancel:
+            self._stages.ended(trajectory)
             self.proxy.abort(trajectory)
             self._host_of[trajectory].cancel(trajectory)
         for member, outcome in resolution.ended:

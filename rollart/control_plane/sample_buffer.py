@@ -5,9 +5,9 @@ It owns a finished group from ``put`` until a durable checkpoint covers the batc
 States of a group here: ``ready`` -> ``leased`` (in the one batch that is being trained) -> ``committed``
 (trained; kept for re-application after a trainer restart when checkpoints are on) -> released.
 
-Invariants: one lease at a time; ``form(k)`` comes after ``commit(k - 1)``; no group in batch k is older
-than k - alpha; ``trained`` is counted once for each trajectory, at ``commit``; the number of ready groups
-never exceeds the capacity (alpha + 1) * B + redundant groups.
+Invariants: one lease at a time; ``form(k)`` comes after ``commit(k - 1)``; no trajectory that batch k trains started
+before version k - alpha, unless the policy is ``train``; ``trained`` is counted once for each trajectory, at
+``commit``; the number of ready groups never exceeds the capacity (alpha + 1) * B + redundant groups.
 
 Pure: no I/O, no clock. The RolloutScheduler puts groups and evicts; the training loop forms, commits
 and releases.
@@ -18,7 +18,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 
-from rollart.control_plane.staleness import is_stale
+import msgspec
+
+from rollart.config.modes import Stale
+from rollart.control_plane.staleness import is_group_stale, is_stale, oldest_admissible_start
 from rollart.types import Group, TrainBatch
 
 
@@ -34,10 +37,12 @@ class SampleBuffer:
         capacity: Most ready groups at any time.
         retain: Keep committed batches until ``release_through`` (a checkpoint covers them).
         first_batch: Index of the first batch (a resumed run starts later than 0).
+        stale: What becomes of trajectories that would exceed the bound.
     """
 
-    def __init__(self, alpha: int, capacity: int, retain: bool, first_batch: int = 0) -> None:
+    def __init__(self, alpha: int, capacity: int, retain: bool, first_batch: int = 0, stale: Stale = "abort") -> None:
         self._alpha = alpha
+        self._stale: Stale = stale
         self._capacity = capacity
         self._retain = retain
         self._ready: dict[str, dict[int, Group]] = {}
@@ -82,7 +87,10 @@ class SampleBuffer:
 
     def evict_stale(self) -> list[Group]:
         """Remove the groups that the next batch may not hold any more."""
-        return self._take(lambda group: is_stale(group.start_version, self._next, self._alpha))
+        oldest = oldest_admissible_start(self._next, self._alpha)
+        return self._take(
+            lambda group: is_group_stale((member.start_version for member in group.members), oldest, self._stale)
+        )
 
     def evict_domain(self, domain: str) -> list[Group]:
         """Remove a suspended domain's groups."""
@@ -112,9 +120,8 @@ class SampleBuffer:
                 raise BufferError(f"batch {self._next} wants {count} groups of '{domain}', {len(ready)} are ready")
             chosen += [ready.pop(index) for index in sorted(ready)[:count]]
         chosen.sort(key=lambda group: group.index)
-        stale = [group.index for group in chosen if is_stale(group.start_version, self._next, self._alpha)]
-        if stale:
-            raise BufferError(f"batch {self._next} would hold stale groups {stale} (alpha {self._alpha})")
+        if self._stale != "train":
+            chosen = [self._withhold_stale(group) for group in chosen]
         self._lease = TrainBatch(self._next, tuple(chosen))
         self._next += 1
         return self._lease
@@ -138,6 +145,19 @@ class SampleBuffer:
         """A durable checkpoint covers every batch up to ``index``."""
         while self._committed and self._committed[0].index <= index:
             self._committed.popleft()
+
+    def _withhold_stale(self, group: Group) -> Group:
+        """The group with the members withheld that batch ``next_batch`` may not train.
+
+        Raises:
+            BufferError: there are some, and the policy is not to withhold them.
+        """
+        stale = [i for i, each in enumerate(group.members) if is_stale(each.start_version, self._next, self._alpha)]
+        if not stale:
+            return group
+        if self._stale != "withhold":
+            raise BufferError(f"batch {self._next} would hold stale group {group.index} (alpha {self._alpha})")
+        return msgspec.structs.replace(group, withheld=tuple(sorted({*group.withheld, *stale})))
 
     def _take(self, wanted: Callable[[Group], bool]) -> list[Group]:
         taken: list[Group] = []

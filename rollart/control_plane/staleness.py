@@ -3,11 +3,24 @@
 Staleness of a trajectory in batch k is k minus its start version, counted at the gradient. Terms:
 ``v`` is the oldest version among the engines, ``b`` the next batch that is not yet formed.
 
+What becomes of a trajectory that would exceed the bound is the policy ``run.stale``:
+
+* ``abort``: its group is resolved whole as soon as one member is too old for batch b;
+* ``wait``: the same, but batch b is not formed while that would cost a running group that b could still hold;
+* ``withhold``: members that are too old finish, count in their group's baseline and are not trained; the group is
+  resolved once no member is young enough;
+* ``train``: nothing is too old; the bound only limits how many groups are started.
+
 Called by the RolloutScheduler (admission), the SampleBuffer (batch forming) and the GroupBook
 (per-turn and per-update resolution of stale groups).
 """
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from rollart.config.modes import Stale
 
 
 def oldest_admissible_start(next_batch: int, alpha: int) -> int:
@@ -20,6 +33,24 @@ def is_stale(start_version: int | None, next_batch: int, alpha: int) -> bool:
     return start_version is not None and start_version < oldest_admissible_start(next_batch, alpha)
 
 
+def is_group_stale(start_versions: Iterable[int | None], oldest: int, policy: Stale) -> bool:
+    """Whether a group is to be resolved as stale.
+
+    Args:
+        start_versions: Of its members; ``None`` for one without a first token.
+        oldest: The oldest start version that the next batch may hold.
+        policy: ``run.stale``.
+    """
+    stale = [start is not None and start < oldest for start in start_versions]
+    match policy:
+        case "abort" | "wait":
+            return any(stale)
+        case "withhold":
+            return all(stale)
+        case "train":
+            return False
+
+
 def admission_limit(version: int, next_batch: int, alpha: int, groups_per_batch: int, iterations: int) -> int:
     """How many groups may be live (started or buffered, not yet in a batch).
 
@@ -28,3 +59,40 @@ def admission_limit(version: int, next_batch: int, alpha: int, groups_per_batch:
     """
     batches = min(version + alpha, iterations - 1) - next_batch + 1
     return max(0, batches) * groups_per_batch
+
+
+def waiting_saves_a_group(
+    slots: Sequence[str],
+    groups_per_batch: int,
+    ready: Mapping[str, Sequence[int]],
+    running: Mapping[str, Sequence[int]],
+) -> bool:
+    """Policy ``wait``: whether forming the next batch now makes a group late that could be in it if it were ready.
+
+    A group's deadline is the last batch that may hold it, counted from the next batch (0). Batches take a domain's
+    groups in the order of their deadlines, which makes the fewest of them late.
+
+    Args:
+        slots: The domains of the coming slots, those of the next batch first, at least one for each live group.
+        groups_per_batch: B.
+        ready, running: Deadlines of the groups by domain.
+    """
+    batches: dict[str, list[int]] = {}
+    for position, domain in enumerate(slots):
+        batches.setdefault(domain, []).append(position // groups_per_batch)
+    need = Counter(slots[:groups_per_batch])
+    for domain, waiting in running.items():
+        finished = sorted(ready.get(domain, ()))
+        taken = need[domain]
+        later = batches.get(domain, [])[taken:]
+        now = sorted([*finished[taken:], *waiting])
+        best = sorted([*finished, *waiting])[taken:]
+        if _late(now, later) > _late(best, later):
+            return True
+    return False
+
+
+def _late(deadlines: Sequence[int], batches: Sequence[int]) -> int:
+    """Groups, first deadline first, whose slot comes after their deadline; one without a slot is late."""
+    without = len(deadlines) - len(batches)
+    return max(0, without) + sum(batch > deadline for deadline, batch in zip(deadlines, batches, strict=False))

@@ -2,7 +2,8 @@
 
 * training side: ``get_batch(k)`` -> ``train_step(k)`` -> commit;
 * publisher: pushes the newest weights to the store in the background and announces them;
-* rollout side: prefetch while generating, then suspend -> update -> resume -> recompute.
+* rollout side: prefetch while generating, then suspend -> update -> resume -> recompute. With a blocking transfer
+  there is no publisher: push, pull and swap are all part of ``update``.
 
 The loops share the :class:`TrainingProtocol` and wake each other through one :class:`Signal`. The first
 loop that fails ends the run with its error.
@@ -100,19 +101,11 @@ class TrainingLoop:
         protocol = self._protocol
         while True:
             await self._changed.wait_for(
-                lambda: protocol.trained > protocol.announced, "publisher", lambda: "a version newer than announced"
+                lambda: not protocol.blocking and protocol.trained > protocol.announced,
+                "publisher",
+                lambda: "nothing: updates push" if protocol.blocking else "a version newer than announced",
             )
-            began = _now()
-            await self._trainer.call("retain", protocol.engines, timeout=PUBLISH_SECONDS)
-            manifest: Manifest = await self._trainer.call("publish", timeout=PUBLISH_SECONDS)
-            seconds = _now() - began
-            self._sink.emit(
-                VersionPublished(manifest.version, manifest.size, len(manifest.buckets), seconds, manifest.checksum)
-            )
-            self._manifests[manifest.version] = manifest
-            await self._reported(manifest.version)
-            protocol.announce(manifest.version)
-            self._changed.notify()
+            await self._publish()
 
     async def update(self) -> None:
         """The rollout side: take each version that is due, until cancelled."""
@@ -126,15 +119,39 @@ class TrainingLoop:
             version = protocol.update_due()
             if version is None:
                 continue
-            manifest = self._manifests[version]
-            await self._proxy.prefetch(manifest)
+            if not protocol.blocking:
+                await self._proxy.prefetch(self._manifests[version])
             protocol.suspend_begins(version)
             await self._step(RolloutState.SUSPEND, self._proxy.suspend())
-            await self._step(RolloutState.UPDATE, self._proxy.update(manifest))
+            await self._step(RolloutState.UPDATE, self._transfer() if protocol.blocking else self._swap(version))
             await self._step(RolloutState.RESUME, self._proxy.resume())
             await self._step(RolloutState.RECOMPUTE, self._recompute())
-            self._manifests = {v: m for v, m in self._manifests.items() if v > version}
+            self._manifests = {v: m for v, m in self._manifests.items() if v > protocol.engines}
             self._changed.notify()
+
+    async def _publish(self) -> Manifest:
+        """Push the trainer's newest version and announce it."""
+        began = _now()
+        await self._trainer.call("retain", self._protocol.engines, timeout=PUBLISH_SECONDS)
+        manifest: Manifest = await self._trainer.call("publish", timeout=PUBLISH_SECONDS)
+        seconds = _now() - began
+        self._sink.emit(
+            VersionPublished(manifest.version, manifest.size, len(manifest.buckets), seconds, manifest.checksum)
+        )
+        self._manifests[manifest.version] = manifest
+        await self._reported(manifest.version)
+        self._protocol.announce(manifest.version)
+        self._changed.notify()
+        return manifest
+
+    async def _swap(self, version: int) -> None:
+        await self._proxy.update(self._manifests[version])
+
+    async def _transfer(self) -> None:
+        """Everything that moves weights, while rollout is suspended."""
+        manifest = await self._publish()
+        await self._proxy.prefetch(manifest)
+        await self._proxy.update(manifest)
 
     async def engines_reach(self, version: int) -> None:
         """Wait until every engine holds at least ``version`` and rolls out."""

@@ -118,7 +118,8 @@ def wire(
         engines, affinity, sink, waits, scheduler.first_token, config.engine.answer_timeout, config.log.turns
     )
     scheduler.connect(proxy)
-    protocol = TrainingProtocol(config.run.iterations, config.run.update, start.version)
+    switches = config.switches
+    protocol = TrainingProtocol(config.run.iterations, switches.update, start.version, switches.transfer)
     loop = TrainingLoop(protocol, workers.trainer, proxy, scheduler, sink, changed, hooks)
     evaluation = Evaluation(
         config.run.seed,
@@ -138,19 +139,20 @@ def wire(
 def _cores(config: Config, start: JobState, ledger: Ledger) -> Cores:
     rollout = config.rollout
     masked = frozenset(name for name, domain in config.domains.items() if domain.truncated == "mask")
-    book = GroupBook(config.run.seed, rollout.group_size, rollout.redundant_members, rollout.retries, masked)
+    stale = config.switches.stale
+    book = GroupBook(config.run.seed, rollout.group_size, rollout.redundant_members, rollout.retries, masked, stale)
     book.next_index = start.next_group
     slots = SlotSchedule(config.shares, rollout.groups_per_batch, rollout.mix_tolerance, start.slots)
     capacity = (config.alpha + 1) * rollout.groups_per_batch + rollout.redundant_groups
-    buffer = SampleBuffer(config.alpha, capacity, config.training.checkpoint.every > 0, start.version)
+    buffer = SampleBuffer(config.alpha, capacity, config.training.checkpoint.every > 0, start.version, stale)
     tasks = {name: TaskQueue(start.tasks.get(name)) for name in config.domains}
     return Cores(book, buffer, slots, tasks, ledger)
 
 
 def _settings(config: Config) -> RolloutSettings:
-    rollout = config.rollout
+    rollout, switches = config.rollout, config.switches
     return RolloutSettings(
-        alpha=config.alpha,
+        alpha=switches.alpha,
         iterations=config.run.iterations,
         groups_per_batch=rollout.groups_per_batch,
         redundant_groups=rollout.redundant_groups,
@@ -158,4 +160,7 @@ def _settings(config: Config) -> RolloutSettings:
         retry_delay=rollout.retry_delay,
         starvation_limit=rollout.starvation_limit,
         filter_zero_variance=rollout.filter_zero_variance,
+        stale=switches.stale,
+        interaction=switches.interaction,
+        scoring=switches.scoring,
     )

@@ -16,8 +16,9 @@ from rollart.resource_plane.pools import PlanError
 def worker_requests(config: Config, affinities: Mapping[str, str]) -> list[WorkerRequest]:
     """The workers of a run: one trainer, the engines, the environment hosts, and the rewards within these.
 
-    Engines are spread over the hardware classes that ``placement.affinity`` names by the shares of the
-    domains that prefer each, with at least one each as far as they go.
+    Engines go to the pools that ``placement.generate`` counts them in. Without that they are spread over the hardware
+    classes that ``placement.affinity`` names by the shares of the domains that prefer each, with at least one each as
+    far as they go.
 
     Args:
         config: The configuration.
@@ -27,11 +28,12 @@ def worker_requests(config: Config, affinities: Mapping[str, str]) -> list[Worke
         PlanError: ``placement.affinity`` names an unknown class or domain.
     """
     placement = config.placement
-    classes = _generation_classes(config, affinities["generate"])
-    requests = [WorkerRequest("train-0", "train", affinities["train"], placement.train)]
+    devices = config.training.devices
+    setting = "training.devices" if devices > 1 else ""
+    requests = [WorkerRequest("train-0", "train", affinities["train"], placement.train, devices, setting)]
     requests += [
-        WorkerRequest(f"generate-{index}", "generate", name, placement.generate, setting="engine.count")
-        for index, name in enumerate(classes)
+        WorkerRequest(f"generate-{index}", "generate", name, pool, config.engine.devices, setting)
+        for index, (name, pool, setting) in enumerate(_engine_places(config, affinities["generate"]))
     ]
     requests += [
         WorkerRequest(
@@ -47,6 +49,15 @@ def worker_requests(config: Config, affinities: Mapping[str, str]) -> list[Worke
         WorkerRequest("reward-0", "reward", affinities["reward"], placement.reward, devices=0, within="environment")
     )
     return requests
+
+
+def _engine_places(config: Config, declared: str) -> list[tuple[str, str | None, str]]:
+    """Hardware class, pool and setting of each engine."""
+    pool = config.placement.generate
+    classes = _generation_classes(config, declared)
+    if isinstance(pool, dict):
+        return [(declared, name, f"placement.generate.{name}") for name, count in pool.items() for _ in range(count)]
+    return [(name, pool, "engine.count") for name in classes]
 
 
 def _generation_classes(config: Config, declared: str) -> list[str]:

@@ -72,6 +72,9 @@ class Port:
         self.held: list[asyncio.Future[GenerationResult]] = []
         self.asked = asyncio.Event()
 
+    def played(self, trajectory: TrajectoryId) -> None:
+        """Scored at once."""
+
     def generate(self, request: GenerationRequest) -> asyncio.Future[GenerationResult]:
         self.requests.append(request)
         answer: asyncio.Future[GenerationResult] = asyncio.get_running_loop().create_future()

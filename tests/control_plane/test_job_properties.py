@@ -141,12 +141,21 @@ def found_by_some_run(family: Callable[[int], Scenario], runs: int = 60) -> bool
 def slow_scenario(seed: int) -> Scenario:
     """Runs in which the bound binds: slow domains, fast training."""
     return msgspec.structs.replace(
-        random_scenario(seed), alpha=1, mode="rollart", slow=(0.0, 1.9), train=0.01, publish=0.0, mix_tolerance=3.0
+        random_scenario(seed),
+        alpha=1,
+        mode="rollart",
+        stale=None,
+        interaction=None,
+        slow=(0.0, 1.9),
+        train=0.01,
+        publish=0.0,
+        mix_tolerance=3.0,
     )
 
 
 def test_mutant_alpha_off_by_one_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollout_scheduler, "oldest_admissible_start", lambda batch, alpha: batch - alpha - 1)
+    monkeypatch.setattr(sample_buffer, "oldest_admissible_start", lambda batch, alpha: batch - alpha - 1)
     monkeypatch.setattr(sample_buffer, "is_stale", lambda start, batch, alpha: start < batch - alpha - 1)
     assert found_by_some_run(slow_scenario)
 

@@ -36,7 +36,7 @@ def test_groups_beyond_alpha_are_evicted_and_never_formed() -> None:
     buffer = SampleBuffer(alpha=1, capacity=8, retain=False, first_batch=2)
     buffer.put(group(0, start=0))
     buffer.put(group(1, start=1))
-    with pytest.raises(BufferError, match="stale groups"):
+    with pytest.raises(BufferError, match="stale group"):
         buffer.form({"a": 2})
     buffer = SampleBuffer(alpha=1, capacity=8, retain=False, first_batch=2)
     buffer.put(group(0, start=0))

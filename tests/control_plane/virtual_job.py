@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from rollart.config.config import Config
+from rollart.config.modes import PRESETS, Mode, Switches
 from rollart.control_plane.env_host import EnvHost
 from rollart.control_plane.job import Job, JobHooks
 from rollart.control_plane.job_state import JobState
@@ -62,8 +63,14 @@ class Scenario(msgspec.Struct, frozen=True):
 
     seed: int = 0
     alpha: int = 1
-    update: str = "eager"
-    mode: str = "rollart"
+    """Only read by modes that train behind their rollout."""
+    mode: Mode = "rollart"
+    update: str | None = None
+    stale: str | None = None
+    interaction: str | None = None
+    scoring: str | None = None
+    transfer: str | None = None
+    """Switches that are not the mode's."""
     iterations: int = 3
     weights: tuple[float, ...] = (1.0, 1.0)
     groups_per_batch: int = 4
@@ -100,8 +107,8 @@ class Scenario(msgspec.Struct, frozen=True):
     """Nothing ever starts in the first domain."""
 
     @property
-    def bound(self) -> int:
-        return 0 if self.mode == "sync" else self.alpha
+    def switches(self) -> Switches:
+        return config_of(self).switches
 
 
 class Story(msgspec.Struct):
@@ -122,6 +129,7 @@ class Recorder:
         self.events: list[Event] = []
         self.breaches: list[str] = []
         self._scenario = scenario
+        self._alpha = scenario.switches.alpha
         self.job: Job | None = None
 
     def emit(self, event: Event) -> None:
@@ -132,7 +140,7 @@ class Recorder:
         if wiring is None:
             return
         scenario = self._scenario
-        capacity = (scenario.bound + 1) * scenario.groups_per_batch + scenario.redundant_groups
+        capacity = (self._alpha + 1) * scenario.groups_per_batch + scenario.redundant_groups
         if wiring.scheduler.environments > scenario.max_environments:
             self.breaches.append(f"{wiring.scheduler.environments} environments alive")
         if wiring.scheduler.live_groups > capacity:
@@ -168,8 +176,9 @@ def config_of(scenario: Scenario) -> Config:
             "run": {
                 "seed": scenario.seed,
                 "mode": scenario.mode,
-                "alpha": scenario.alpha,
+                "alpha": scenario.alpha if PRESETS[scenario.mode].alpha else None,
                 "update": scenario.update,
+                "stale": scenario.stale,
                 "iterations": scenario.iterations,
                 "max_train_seconds": scenario.max_train_seconds,
             },
@@ -186,7 +195,10 @@ def config_of(scenario: Scenario) -> Config:
                 "starvation_limit": scenario.starvation_limit,
                 "hosts": scenario.hosts,
                 "host_restarts": scenario.host_restarts,
+                "interaction": scenario.interaction,
+                "scoring": scenario.scoring,
             },
+            "weights": {"transfer": scenario.transfer},
             "engine": {"count": scenario.engines},
             "evaluation": {"instances": 2 if scenario.evaluate_every else 0, "every": scenario.evaluate_every},
         }
@@ -303,13 +315,17 @@ def violations(story: Story) -> list[str]:
 
 
 def _staleness(story: Story) -> list[str]:
-    """Invariant 1."""
+    """Invariant 1, of what is trained: policy ``train`` has no such bound."""
+    alpha, _, stale, *_ = story.scenario.switches
+    if stale == "train":
+        return []
     return [
         f"staleness: {member.id} started at {member.start_version} in batch {batch.index}"
         for batch in story.batches
         for group in batch.groups
-        for member in group.members
-        if member.start_version is None or not 0 <= batch.index - member.start_version <= story.scenario.bound
+        for position, member in enumerate(group.members)
+        if position not in group.withheld
+        and (member.start_version is None or not 0 <= batch.index - member.start_version <= alpha)
     ]
 
 
@@ -421,12 +437,23 @@ def random_kills(seed: int) -> Scenario:
 def random_scenario(seed: int) -> Scenario:
     """The scenario family of the design's acceptance: 3 iterations, 2 domains, 4 groups of 2, up to 3 turns."""
     draw = random.Random(seed)
-    alpha = draw.choice([0, 1, 1, 2, 3])
+    mode: Mode = draw.choice(["sync", "sync_plus", "one_off", "areal", "rollart", "rollart", "rollart"])
+    alpha = draw.choice([0, 1, 1, 2, 3] if mode == "rollart" else [1, 1, 2])
+    behind = alpha > 0 and PRESETS[mode].alpha > 0
+
+    def own(*values: str) -> str | None:
+        """Sometimes another value than the mode's."""
+        return draw.choice(values) if draw.random() < 0.3 else None
+
     return Scenario(
         seed=seed,
         alpha=alpha,
-        update="eager" if alpha == 0 else draw.choice(["eager", "at_batch"]),
-        mode="sync" if alpha == 0 else "rollart",
+        mode=mode,
+        update=own("eager", "at_batch") if behind else None,
+        stale=own("abort", "wait", "withhold", "train"),
+        interaction=own("trajectory", "batch"),
+        scoring=own("trajectory", "batch"),
+        transfer=own("asynchronous", "blocking"),
         weights=draw.choice([(1.0, 1.0), (1.0, 1.0), (3.0, 1.0), (3.0, 3.0, 1.0, 1.0)]),
         redundant_members=draw.choice([0, 0, 1]),
         redundant_groups=draw.choice([0, 0, 1, 2]),
