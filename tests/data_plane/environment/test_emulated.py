@@ -13,7 +13,7 @@ from rollart.simulation.virtual_loop import run as run_virtual
 from rollart.types import FailureKind, LengthSpan
 
 
-def play(seed: int, episode: int, **arguments):
+def play(seed: int, episode: int, task: int = 0, **arguments):
     """Observations, reward, success and virtual seconds of an episode; or how it failed and when."""
 
     async def main():
@@ -21,7 +21,7 @@ def play(seed: int, episode: int, **arguments):
         config = DomainConfig(env="emulated", args=arguments, reset_timeout=50, step_timeout=20)
         session = open_session(config, episode=episode)
         try:
-            seen = [await session.reset(seed, 0)]
+            seen = [await session.reset(seed, task)]
             while True:
                 observation, reward, terminated, _, info = await session.step("")
                 seen.append(observation)
@@ -81,6 +81,36 @@ def test_failure_rates():
     assert 20 < kinds.count(FailureKind.RESET_TIMEOUT) < 65
 
 
+def reset_seconds(played: range, **incident):
+    """Seconds of the reset of four members of each task played, the rest of the episode being instantaneous."""
+    slow = {"seconds": 40, "seed": 3, **incident}
+    return [[play(task, 10 * task + member, task, reset_slow=slow)[-1] for member in range(4)] for task in played]
+
+
+def test_an_incident_strikes_tasks_together():
+    struck = [set(members) for members in reset_seconds(range(200), probability=0.25, tasks=10)]
+    assert all(len({*map(frozenset, struck[block : block + 10])}) == 1 for block in range(0, 200, 10))
+    assert set(map(frozenset, struck)) == {frozenset({0.0}), frozenset({40.0})}
+    assert 10 < struck.count({40.0}) < 100
+    assert struck != [set(members) for members in reset_seconds(range(200), probability=0.25, tasks=10, seed=4)]
+
+
+def test_an_incident_strikes_a_share_of_the_environments():
+    members = [seconds for task in reset_seconds(range(100), probability=1, share=0.3) for seconds in task]
+    assert set(members) == {0.0, 40.0}
+    assert 85 < members.count(40.0) < 155
+
+
+def test_failure_rates_change_no_other_draw():
+    arguments = {"turns": 6, "step_seconds": [0, 9], "observation": [1, 90]}
+    healthy = play(4, 4, **arguments)
+    kinds = [play(4, episode, **arguments, step_error=0.1) for episode in range(40)]
+    unharmed = [episode for episode, told in enumerate(kinds) if told[0] is not FailureKind.STEP_ERROR]
+    assert 5 < len(unharmed) < 35
+    assert all(kinds[episode] == play(4, episode, **arguments) for episode in unharmed)
+    assert healthy == play(4, 4, **arguments, reset_error=1e-9, step_hang=1e-9)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -90,11 +120,27 @@ def test_failure_rates():
         {"observation": -1},
         {"step_seconds": {"median": 1}},
         {"success": 1.5},
+        {"reset_error": -0.1},
+        {"reset_slow": {"probability": 0.5}},
+        {"reset_slow": {"probability": 2, "seconds": 1}},
+        {"reset_slow": {"probability": 1, "seconds": -1}},
+        {"reset_slow": {"probability": 1, "seconds": 1, "tasks": 0}},
+        {"reset_slow": {"probability": 1, "seconds": 1, "duration": 1}},
     ],
 )
 def test_bad_arguments(arguments):
     with pytest.raises(ValueError, match=next(iter(arguments))):
         Emulated(**arguments)
+
+
+def test_arguments_are_compiled_once_for_equal_objects_only():
+    first, second = [5, 5], [7, 7]
+    assert play(0, 0, turns=1, first_observation=first)[0][0] == LengthSpan(5)
+    assert play(0, 0, turns=1, first_observation=second)[0][0] == LengthSpan(7)
+    # More sets than are kept, each of objects that are gone before the next is made.
+    for length in range(1, 600):
+        env = Emulated(turns=1, first_observation=[length, length])
+        assert run_virtual(env.reset(0, 0)) == LengthSpan(length)
 
 
 def test_lengths_render_to_lengths():
