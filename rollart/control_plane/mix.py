@@ -136,7 +136,7 @@ class SlotSchedule:
         self,
         ready: Mapping[str, int],
         swap_horizon: int,
-        rather_wait: Callable[[Sequence[str]], bool] | None = None,
+        rather_wait: Callable[[Sequence[str], Sequence[str]], bool] | None = None,
     ) -> Counter[str] | None:
         """The groups by domain that batch ``next_batch`` takes, or ``None`` if they are not all ready.
 
@@ -146,16 +146,18 @@ class SlotSchedule:
         Args:
             ready: Groups ready by domain.
             swap_horizon: See above.
-            rather_wait: Asked, with the coming slots, before a batch is formed of ready groups; True forms none.
+            rather_wait: Asked before a batch is formed of ready groups, with the coming slots as they would then be
+                used and as they are without borrowing; True forms none.
         """
         size = self._batch_size
-        slots = self.upcoming(max(swap_horizon, size))
+        dealt = self.upcoming(max(swap_horizon, size))
+        slots = list(dealt)
         need = Counter(slots[:size])
         if any(ready.get(domain, 0) < count for domain, count in need.items()):
             if not self._borrow(slots, need, ready, swap_horizon):
                 return None
             need = Counter(slots[:size])
-        if rather_wait is not None and rather_wait(slots):
+        if rather_wait is not None and rather_wait(slots, dealt):
             return None
         self._slots[: len(slots)] = slots
         del self._slots[:size]

@@ -418,7 +418,7 @@ class RolloutScheduler:
             raise LedgerError(f"{cancelled.id} was confirmed as cancelled, but nobody cancelled it")
         self._ledger.end(cancelled.id, outcome, generated_tokens=cancelled.generated_tokens)
 
-    def _waiting_saves_a_group(self, slots: Sequence[str]) -> bool:
+    def _waiting_saves_a_group(self, slots: Sequence[str], dealt: Sequence[str]) -> bool:
         """As :func:`waiting_saves_a_group`; a group that has not started starts at the engines' version or later."""
         last, version = self._settings.alpha - self._buffer.next_batch, self.proxy.version
         ready: dict[str, list[int]] = {}
@@ -428,7 +428,7 @@ class RolloutScheduler:
         for open_group in self._book:
             start = open_group.start_version
             running.setdefault(open_group.domain, []).append((version if start is None else start) + last)
-        return waiting_saves_a_group(slots, self._settings.groups_per_batch, ready, running)
+        return waiting_saves_a_group(slots, dealt, self._settings.groups_per_batch, ready, running)
 
     def _resolve_stale(self) -> None:
         oldest = oldest_admissible_start(self._buffer.next_batch, self._settings.alpha)

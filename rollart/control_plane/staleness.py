@@ -17,7 +17,6 @@ Called by the RolloutScheduler (admission), the SampleBuffer (batch forming) and
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from rollart.config.modes import Stale
@@ -63,6 +62,7 @@ def admission_limit(version: int, next_batch: int, alpha: int, groups_per_batch:
 
 def waiting_saves_a_group(
     slots: Sequence[str],
+    dealt: Sequence[str],
     groups_per_batch: int,
     ready: Mapping[str, Sequence[int]],
     running: Mapping[str, Sequence[int]],
@@ -73,26 +73,25 @@ def waiting_saves_a_group(
     groups in the order of their deadlines, which makes the fewest of them late.
 
     Args:
-        slots: The domains of the coming slots, those of the next batch first, at least one for each live group.
+        slots: The domains of the coming slots if the batch is formed now, those of the next batch first.
+        dealt: The same as they are if the batch waits for what it needs instead of borrowing.
         groups_per_batch: B.
         ready, running: Deadlines of the groups by domain.
     """
-    batches: dict[str, list[int]] = {}
-    for position, domain in enumerate(slots):
-        batches.setdefault(domain, []).append(position // groups_per_batch)
-    need = Counter(slots[:groups_per_batch])
     for domain, waiting in running.items():
         finished = sorted(ready.get(domain, ()))
-        taken = need[domain]
-        later = batches.get(domain, [])[taken:]
+        taken = slots[:groups_per_batch].count(domain)
         now = sorted([*finished[taken:], *waiting])
-        best = sorted([*finished, *waiting])[taken:]
-        if _late(now, later) > _late(best, later):
+        later = dealt[:groups_per_batch].count(domain)
+        best = sorted([*finished, *waiting])[later:]
+        if _late(now, slots, groups_per_batch, domain) > _late(best, dealt, groups_per_batch, domain):
             return True
     return False
 
 
-def _late(deadlines: Sequence[int], batches: Sequence[int]) -> int:
-    """Groups, first deadline first, whose slot comes after their deadline; one without a slot is late."""
-    without = len(deadlines) - len(batches)
-    return max(0, without) + sum(batch > deadline for deadline, batch in zip(deadlines, batches, strict=False))
+def _late(deadlines: Sequence[int], slots: Sequence[str], groups_per_batch: int, domain: str) -> int:
+    """How many of a domain's groups, first deadline first, have no slot behind the next batch in time."""
+    batches = [place // groups_per_batch for place, owner in enumerate(slots) if owner == domain]
+    behind = [batch for batch in batches if batch > 0]
+    without = len(deadlines) - len(behind)
+    return max(0, without) + sum(batch > deadline for deadline, batch in zip(deadlines, behind, strict=False))
