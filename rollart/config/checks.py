@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rollart.config.config import Config
 from rollart.config.modes import PRESETS
+from rollart.config.simulation import SimulatedConfig
 
 Finding = tuple[str, str]
 
@@ -125,6 +126,8 @@ def _training(config: Config) -> Iterator[Finding]:
 
 
 def _model(config: Config) -> Iterator[Finding]:
+    if isinstance(config, SimulatedConfig):
+        return  # simulation.model is what it trains
     model = config.model
     if model.path is None:
         yield from _tiny_model(config)

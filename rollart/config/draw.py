@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
-from pydantic import PlainValidator
+from pydantic import PlainSerializer, PlainValidator
 
 from rollart.config.base import unknown_key
 
@@ -63,7 +63,15 @@ def checked_draw(value: Any) -> Any:
     return value
 
 
-Draw = Annotated[float | Sequence[float] | Mapping[str, Any], PlainValidator(checked_draw)]
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+Draw = Annotated[
+    float | Sequence[float] | Mapping[str, Any],
+    PlainValidator(checked_draw),
+    PlainSerializer(_as_it_is, return_type=Any),
+]
 """A number; ``[low, high]``, uniform; ``{median, sigma, max}``, log-normal, larger values set to ``max``;
 ``{mean, std, min, max}``, normal, values outside set to ``min`` (0 if left out) or ``max``; ``{values, weights}``, one
 of several draws, by default equally likely; ``{sample: [...]}``, one of the values as measured."""

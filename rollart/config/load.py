@@ -1,4 +1,5 @@
-"""Loads, overrides and validates a configuration. The only door from a file to a :class:`Config`.
+"""Loads, overrides and validates a configuration. The only door from a file to a :class:`Config`, or to a
+:class:`SimulatedConfig` for a simulated run.
 
 Every problem becomes one line: where (file and line, or the override), which key, what is wrong, what to
 do. Called by the command line and by users' scripts; imports neither torch nor ray.
@@ -6,9 +7,11 @@ do. Called by the command line and by users' scripts; imports neither torch nor 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -18,7 +21,12 @@ from rollart.config.config import Config
 from rollart.config.errors import ConfigError
 from rollart.config.overrides import apply_overrides, where
 from rollart.config.schema import unknown_keys
-from rollart.config.yaml_file import KeyPath, YamlFile, read_yaml
+from rollart.config.simulation import SimulatedConfig
+from rollart.config.yaml_file import KeyPath, read_yaml
+
+C = TypeVar("C", bound=Config)
+
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -30,12 +38,58 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """
     file = read_yaml(path)
     data, origins = apply_overrides(file.data, overrides, Config)
-    source = _Source(path, file, origins)
-    problems = [source.line(key, what) for key, what in unknown_keys(data, Config, Config)]
+    return _validated(data, Config, _Source(str(path), file.lines, origins))
+
+
+def load_simulation(path: Path, overrides: Sequence[str] = ()) -> SimulatedConfig:
+    """The validated configuration of a simulated run; the domains follow from its workloads.
+
+    Raises:
+        ConfigError: as :func:`load_config`.
+    """
+    file = read_yaml(path)
+    data, origins = apply_overrides(_with_domains(file.data), overrides, SimulatedConfig)
+    return _validated(data, SimulatedConfig, _Source(str(path), file.lines, origins))
+
+
+def simulated_config(data: Mapping[str, Any], settings: Mapping[str, Any] = NO_SETTINGS) -> SimulatedConfig:
+    """The validated configuration of a simulated run from plain data, as an experiment has it.
+
+    Args:
+        data: What a file would say; it is not changed.
+        settings: Values by dotted key that take the place of the data's, e.g. ``{"run.mode": "sync"}``. Unlike an
+            override, a setting may name a workload, or a part of a distribution, that the data does not have.
+
+    Raises:
+        ConfigError: as :func:`load_config`; a problem is named by its key alone.
+    """
+    whole = copy.deepcopy(dict(data))
+    for dotted, value in settings.items():
+        *above, last = dotted.split(".")
+        target = whole
+        for key in above:
+            if not isinstance(target.get(key), dict):
+                target[key] = {}
+            target = target[key]
+        target[last] = copy.deepcopy(value)
+    return _validated(whole, SimulatedConfig, _Source("", {}, {}))
+
+
+def _with_domains(data: dict[str, Any]) -> dict[str, Any]:
+    """The file's data with a domain for each workload, so that overrides can set the domains' keys."""
+    simulation, domains = data.get("simulation"), data.get("domains", {})
+    workloads = simulation.get("workloads") if isinstance(simulation, dict) else None
+    if not isinstance(workloads, dict) or not isinstance(domains, dict):
+        return data
+    return data | {"domains": {name: {} for name in workloads} | domains}
+
+
+def _validated(data: dict[str, Any], root: type[C], source: _Source) -> C:
+    problems = [source.line(key, what) for key, what in unknown_keys(data, root, root)]
     if problems:
         raise ConfigError(problems)
     try:
-        config = Config.model_validate(data)
+        config = root.model_validate(data)
     except ValidationError as error:
         raise ConfigError([_problem(source, details) for details in error.errors()]) from error
     problems = [source.line(tuple(key.split(".")), what) for key, what in meaningless_settings(config)]
@@ -47,9 +101,9 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 class _Source:
     """Knows where each value came from."""
 
-    def __init__(self, path: Path, file: YamlFile, origins: Mapping[KeyPath, str]) -> None:
-        self._path = path
-        self._lines = file.lines
+    def __init__(self, name: str, lines: Mapping[KeyPath, int], origins: Mapping[KeyPath, str]) -> None:
+        self._name = name
+        self._lines = lines
         self._origins = origins
 
     def line(self, key: KeyPath, what: str) -> str:
@@ -60,8 +114,8 @@ class _Source:
                 return f"{where(override)}: {dotted}: {what}"
         for length in range(len(key), 0, -1):
             if number := self._lines.get(key[:length]):
-                return f"{self._path}:{number}: {dotted}: {what}"
-        return f"{self._path}: {dotted}: {what}" if key else f"{self._path}: {what}"
+                return f"{self._name}:{number}: {dotted}: {what}"
+        return ": ".join(part for part in (self._name, dotted, what) if part)
 
 
 def _problem(source: _Source, details: ErrorDetails) -> str:
