@@ -15,6 +15,7 @@ import msgspec
 
 from rollart.control_plane.env_manager import Cancelled, Ending, EnvManager, HostParts
 from rollart.data_plane.worker import Environment
+from rollart.runtime.long_poll import LongPoll
 from rollart.types import (
     EpisodeFailure,
     EpisodeSpec,
@@ -57,7 +58,7 @@ class EnvHost(Environment):
         self._played: list[TrajectoryId] = []
         self._requests: list[GenerationRequest] = []
         self._endings: list[Ending] = []
-        self._news = asyncio.Event()
+        self._news = LongPoll()
 
     async def post(
         self,
@@ -88,13 +89,8 @@ class EnvHost(Environment):
 
     async def collect(self, max_wait: float) -> HostReport:
         """Everything since the last call; waits up to ``max_wait`` seconds for the first item."""
-        if not self._news.is_set():
-            try:
-                async with asyncio.timeout(max_wait):
-                    await self._news.wait()
-            except TimeoutError:
-                return HostReport()
-        self._news.clear()
+        if not await self._news.wait(max_wait):
+            return HostReport()
         requests, self._requests = self._requests, []
         endings, self._endings = self._endings, []
         played, self._played = self._played, []

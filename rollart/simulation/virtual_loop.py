@@ -2,65 +2,109 @@
 
 ``loop.time()`` is virtual; instead of waiting for the next timer, the loop moves its time to it. All
 control-plane code reads time from the loop and waits with asyncio, so it runs here unmodified. The same
-program gives the same interleaving every time: asyncio's ready queue is first in, first out, and timers
+program gives the same interleaving every time: what is ready runs first in, first out, and timers
 of equal time run in the order they were set.
 
 When nothing is scheduled and nothing is ready, no event can ever happen again: the loop raises
 :class:`Deadlock` out of ``run``, with the tasks that wait, instead of hanging.
+
+The loop has no selector, no sockets and no threads, and its handles do as little as asyncio's contract allows,
+because a simulated turn is some tens of callbacks and nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
-import selectors
+import contextvars
+import heapq
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+PRUNE_ABOVE = 1024
+"""Cancelled timers are dropped from the heap once there are this many and they are the larger half of it."""
 
 
 class Deadlock(RuntimeError):
     """No task can run and no timer is set; the message lists what every task awaits."""
 
 
-class _VirtualSelector(selectors.BaseSelector):
-    """Selects nothing; moves virtual time instead of waiting."""
+class _Handle:
+    """A callback to run: what ``call_soon`` and ``call_at`` return, as far as asyncio uses it."""
 
-    def __init__(self) -> None:
-        self.loop: VirtualTimeLoop | None = None
-        self._keys: dict[Any, selectors.SelectorKey] = {}
+    __slots__ = ("_args", "_callback", "_context", "_loop")
 
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        key = selectors.SelectorKey(fileobj, fileobj if isinstance(fileobj, int) else fileobj.fileno(), events, data)
-        self._keys[fileobj] = key
-        return key
+    def __init__(
+        self,
+        loop: VirtualTimeLoop,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+    ) -> None:
+        self._loop = loop
+        self._callback: Callable[..., object] | None = callback
+        self._args = args
+        self._context = contextvars.copy_context() if context is None else context
 
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._keys.pop(fileobj)
+    def cancel(self) -> None:
+        self._callback = None
 
-    def get_map(self) -> dict[Any, selectors.SelectorKey]:
-        return self._keys
+    def cancelled(self) -> bool:
+        return self._callback is None
 
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if self.loop is None:
-            return []
-        if timeout is None:
-            self.loop.deadlocked()
-        elif timeout > 0:
-            self.loop.advance()
-        return []
+    def run(self) -> None:
+        """Call it, unless it was cancelled; an error goes to the loop's exception handler, as asyncio has it."""
+        callback = self._callback
+        if callback is None:
+            return
+        try:
+            self._context.run(callback, *self._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - as asyncio's own handles do
+            self._loop.call_exception_handler({"message": f"Exception in callback {callback!r}", "exception": error})
 
 
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
+class _Timer(_Handle):
+    """A handle with a time, which knows that the heap still holds it."""
+
+    __slots__ = ("_when", "scheduled")
+
+    def __init__(
+        self,
+        loop: VirtualTimeLoop,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+    ) -> None:
+        super().__init__(loop, callback, args, context)
+        self._when = when
+        self.scheduled = True
+
+    def when(self) -> float:
+        return self._when
+
+    def cancel(self) -> None:
+        if self._callback is not None and self.scheduled:
+            self._loop.timer_cancelled()
+        self._callback = None
+
+
+class VirtualTimeLoop(asyncio.BaseEventLoop):
     """See the module docstring. Offloaded work runs inline (``offload_inline``): there are no threads."""
 
     offload_inline = True
 
     def __init__(self, start: float = 0.0) -> None:
+        super().__init__()
         self._virtual = start
-        selector = _VirtualSelector()
-        super().__init__(selector)
-        selector.loop = self
+        self._soon: deque[_Handle] = deque()
+        self._timers: list[tuple[float, int, _Timer]] = []
+        self._timers_set = 0
+        self._timers_cancelled = 0
         self._explain: Callable[[], str] | None = None
 
     def time(self) -> float:
@@ -70,12 +114,61 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Let the owner of the program add its wait-for graph to a deadlock's message."""
         self._explain = explain
 
-    def advance(self) -> None:
-        """Move to the earliest timer. asyncio keeps its timers in a heap."""
-        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
-        self._virtual = max(self._virtual, scheduled[0].when())
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> _Handle:
+        handle = _Handle(self, callback, args, context)
+        self._soon.append(handle)
+        return handle
 
-    def deadlocked(self) -> None:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> _Timer:
+        timer = _Timer(self, when, callback, args, context)
+        self._timers_set += 1
+        heapq.heappush(self._timers, (when, self._timers_set, timer))
+        return timer
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> _Timer:
+        return self.call_at(self._virtual + delay, callback, *args, context=context)
+
+    def timer_cancelled(self) -> None:
+        """A timer that the heap holds was cancelled."""
+        self._timers_cancelled += 1
+        if self._timers_cancelled > PRUNE_ABOVE and 2 * self._timers_cancelled > len(self._timers):
+            self._timers = [entry for entry in self._timers if not entry[2].cancelled()]
+            heapq.heapify(self._timers)
+            self._timers_cancelled = 0
+
+    def _run_once(self) -> None:
+        """asyncio's hook for one turn of the loop: run what is ready, or move time to the next timer."""
+        soon, timers = self._soon, self._timers
+        if not soon or (timers and timers[0][0] <= self._virtual):
+            self._due()
+        for _ in range(len(soon)):
+            soon.popleft().run()
+
+    def _due(self) -> None:
+        """Make the timers ready that are due; move time to the first of them if nothing else is ready."""
+        timers, soon = self._timers, self._soon
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+            self._timers_cancelled -= 1
+        if not soon:
+            if not timers:
+                self._deadlocked()
+            self._virtual = max(self._virtual, timers[0][0])
+        while timers and timers[0][0] <= self._virtual:
+            timer = heapq.heappop(timers)[2]
+            timer.scheduled = False
+            if timer.cancelled():
+                self._timers_cancelled -= 1
+            else:
+                soon.append(timer)
+
+    def _deadlocked(self) -> None:
         waiting = [f"  {task.get_name()}: {task.get_coro()}" for task in asyncio.all_tasks(self) if not task.done()]
         lines = ["nothing can happen any more at virtual time " + f"{self._virtual:.3f}; tasks that wait:", *waiting]
         if self._explain is not None:

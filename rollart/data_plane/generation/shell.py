@@ -25,6 +25,7 @@ import numpy as np
 from rollart.data_plane.generation.core import EngineCore
 from rollart.data_plane.generation.engine import Engine, EngineInfo, EngineStats, UpdateReport
 from rollart.data_plane.weights.store import Manifest, WeightReader
+from rollart.runtime.long_poll import LongPoll
 from rollart.runtime.offload import offload
 from rollart.types import GenerationRequest, GenerationResult, TrajectoryId
 
@@ -55,7 +56,7 @@ class EngineShell(Engine):
         self._commands: deque[Callable[[EngineCore], None]] = deque()
         self._answers: list[GenerationResult] = []
         self._wake = asyncio.Event()
-        self._answered = asyncio.Event()
+        self._answered = LongPoll()
         self._suspended = False
         self._paused = asyncio.Event()
         self._stopping = False
@@ -79,14 +80,8 @@ class EngineShell(Engine):
 
     async def results(self, max_wait: float) -> list[GenerationResult]:
         self._raise_failure()
-        if not self._answers and max_wait > 0:
-            self._answered.clear()
-            try:
-                async with asyncio.timeout(max_wait):
-                    await self._answered.wait()
-            except TimeoutError:
-                return []
-            self._raise_failure()
+        await self._answered.wait(max_wait)
+        self._raise_failure()
         answers, self._answers = self._answers, []
         return answers
 
