@@ -10,7 +10,7 @@ from rollart.control_plane.supervision import supervised
 from rollart.runtime.runtime import CallTimeout, WorkerHandle, WorkerLost
 from rollart.types import EpisodeSpec, GenerationResult, TrajectoryId
 
-POLL_SECONDS = 5.0
+POLL_SECONDS = 30.0
 """A long poll returns after this long without news."""
 
 CALL_SECONDS = 60.0

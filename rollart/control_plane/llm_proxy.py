@@ -38,7 +38,7 @@ from rollart.types import (
     TrajectoryId,
 )
 
-POLL_SECONDS = 5.0
+POLL_SECONDS = 30.0
 """A long poll returns after this long without an answer; only the number of idle calls depends on it."""
 
 CALL_SECONDS = 60.0
@@ -106,6 +106,7 @@ class LLMProxy:
         log_turns: bool = False,
     ) -> None:
         self._engines = list(engines)
+        self._version = min(engine.info.version for engine in self._engines)
         self._affinity = dict(affinity)
         self._sink = sink
         self._waits = waits
@@ -126,7 +127,7 @@ class LLMProxy:
     @property
     def version(self) -> int:
         """v: the oldest version among the engines."""
-        return min(engine.info.version for engine in self._engines)
+        return self._version
 
     @property
     def waiting(self) -> int:
@@ -212,6 +213,7 @@ class LLMProxy:
             )
             for trajectory, version in report.started:
                 self._on_first_token(trajectory, version)
+        self._version = min(engine.info.version for engine in self._engines)
         self._waits.moved()
 
     async def resume(self) -> None:

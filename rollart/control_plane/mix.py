@@ -150,6 +150,8 @@ class SlotSchedule:
                 used and as they are without borrowing; True forms none.
         """
         size = self._batch_size
+        if sum(ready.values()) < size:
+            return None
         dealt = self.upcoming(max(swap_horizon, size))
         slots = list(dealt)
         need = Counter(slots[:size])

@@ -15,13 +15,14 @@ and releases.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from rollart.config.modes import Stale
-from rollart.control_plane.staleness import is_group_stale, is_stale, oldest_admissible_start
+from rollart.control_plane.staleness import deciding_start, is_stale, oldest_admissible_start
 from rollart.types import Group, TrainBatch
 
 
@@ -49,6 +50,8 @@ class SampleBuffer:
         self._lease: TrainBatch | None = None
         self._committed: deque[TrainBatch] = deque()
         self._next = first_batch
+        self._expiry: list[tuple[int, int, str]] = []
+        """Heap of (start version that decides, index, domain) of the ready groups; entries of groups that left stay."""
 
     @property
     def next_batch(self) -> int:
@@ -84,13 +87,20 @@ class SampleBuffer:
         if len(self) >= self._capacity:
             raise BufferError(f"group {group.index} exceeds the buffer's capacity of {self._capacity} groups")
         self._ready.setdefault(group.domain, {})[group.index] = group
+        start = deciding_start((member.start_version for member in group.members), self._stale)
+        if start is not None:
+            heapq.heappush(self._expiry, (start, group.index, group.domain))
 
     def evict_stale(self) -> list[Group]:
         """Remove the groups that the next batch may not hold any more."""
+        evicted = []
         oldest = oldest_admissible_start(self._next, self._alpha)
-        return self._take(
-            lambda group: is_group_stale((member.start_version for member in group.members), oldest, self._stale)
-        )
+        while self._expiry and self._expiry[0][0] < oldest:
+            _, index, domain = heapq.heappop(self._expiry)
+            group = self._ready.get(domain, {}).pop(index, None)
+            if group is not None:
+                evicted.append(group)
+        return evicted
 
     def evict_domain(self, domain: str) -> list[Group]:
         """Remove a suspended domain's groups."""
@@ -103,7 +113,8 @@ class SampleBuffer:
 
     def evict_all(self) -> list[Group]:
         """The run ends: what is left was not trained."""
-        return self._take(lambda group: True)
+        groups, self._ready = list(self), {}
+        return groups
 
     def form(self, groups: Mapping[str, int]) -> TrainBatch:
         """Lease the next batch: the given number of each domain's oldest ready groups.
@@ -158,12 +169,3 @@ class SampleBuffer:
         if self._stale != "withhold":
             raise BufferError(f"batch {self._next} would hold stale group {group.index} (alpha {self._alpha})")
         return msgspec.structs.replace(group, withheld=tuple(sorted({*group.withheld, *stale})))
-
-    def _take(self, wanted: Callable[[Group], bool]) -> list[Group]:
-        taken: list[Group] = []
-        for ready in self._ready.values():
-            chosen = [group for group in ready.values() if wanted(group)]
-            for group in chosen:
-                del ready[group.index]
-            taken += chosen
-        return taken

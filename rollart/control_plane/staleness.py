@@ -32,22 +32,24 @@ def is_stale(start_version: int | None, next_batch: int, alpha: int) -> bool:
     return start_version is not None and start_version < oldest_admissible_start(next_batch, alpha)
 
 
-def is_group_stale(start_versions: Iterable[int | None], oldest: int, policy: Stale) -> bool:
-    """Whether a group is to be resolved as stale.
+def deciding_start(start_versions: Iterable[int | None], policy: Stale) -> int | None:
+    """The start version by which a group becomes stale as a whole; ``None`` if it cannot, or not yet.
 
     Args:
         start_versions: Of its members; ``None`` for one without a first token.
-        oldest: The oldest start version that the next batch may hold.
         policy: ``run.stale``.
     """
-    stale = [start is not None and start < oldest for start in start_versions]
-    match policy:
-        case "abort" | "wait":
-            return any(stale)
-        case "withhold":
-            return all(stale)
-        case "train":
-            return False
+    starts = list(start_versions)
+    known = [start for start in starts if start is not None]
+    if policy == "train" or not known or (policy == "withhold" and len(known) < len(starts)):
+        return None
+    return max(known) if policy == "withhold" else min(known)
+
+
+def is_group_stale(start_versions: Iterable[int | None], oldest: int, policy: Stale) -> bool:
+    """Whether a group is to be resolved as stale when the next batch holds starts at ``oldest`` or later."""
+    start = deciding_start(start_versions, policy)
+    return start is not None and start < oldest
 
 
 def admission_limit(version: int, next_batch: int, alpha: int, groups_per_batch: int, iterations: int) -> int:
@@ -90,8 +92,14 @@ def waiting_saves_a_group(
 
 
 def _late(deadlines: Sequence[int], slots: Sequence[str], groups_per_batch: int, domain: str) -> int:
-    """How many of a domain's groups, first deadline first, have no slot behind the next batch in time."""
+    """How many of a domain's groups, first deadline first, find no slot behind the next batch in time.
+
+    One whose deadline is over leaves its slot to the next.
+    """
     batches = [place // groups_per_batch for place, owner in enumerate(slots) if owner == domain]
     behind = [batch for batch in batches if batch > 0]
-    without = len(deadlines) - len(behind)
-    return max(0, without) + sum(batch > deadline for deadline, batch in zip(deadlines, behind, strict=False))
+    in_time = 0
+    for deadline in deadlines:
+        if in_time < len(behind) and behind[in_time] <= deadline:
+            in_time += 1
+    return len(deadlines) - in_time
