@@ -150,7 +150,7 @@ def test_invariants(calls, kind, instances, places, cold_start, keep_alive):
     shape |= {"cold_start": cold_start, "keep_alive": keep_alive}
     ends, stats = play(calls, **shape)
     done = [
-        (begin, round(end - seconds, 6), end)
+        (begin, round(end - seconds, 6), round(end, 6))
         for (begin, seconds, *_), end in zip(calls, ends, strict=True)
         if end is not None
     ]
