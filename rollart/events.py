@@ -249,6 +249,7 @@ class EvaluationEnded(Event, frozen=True):
 class CheckpointSaved(Event, frozen=True):
     version: int
     path: str
+    """In the run folder."""
     seconds: float
 
 

@@ -95,6 +95,8 @@ class LogConfig(Section):
 
     turns: bool = False
     """Write one record for each turn."""
+    utilisation_seconds: float = Field(1.0, gt=0)
+    """Period of the records of busy workers."""
     trajectories: int = Field(32, ge=0)
     """Full trajectories kept for ``rollart show``, of each iteration's batch at most this many."""
     trajectory_batches: int = Field(200, ge=1)

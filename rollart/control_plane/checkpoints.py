@@ -53,7 +53,8 @@ class Checkpoints:
         target = self._folder / f"step_{state.version:06d}"
         await offload(_write_state, state_file(target), state)
         await self._trainer.call("save", str(target), timeout=SAVE_SECONDS)
-        self._sink.emit(CheckpointSaved(state.version, str(target), loop.time() - began))
+        relative = str(target.relative_to(self._folder.parent))
+        self._sink.emit(CheckpointSaved(state.version, relative, loop.time() - began))
         await offload(_forget_pruned, self._folder)
         return target
 

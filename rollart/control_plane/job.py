@@ -40,9 +40,6 @@ SETTLE_SECONDS = 30.0
 LAST_SAVE_SECONDS = 60.0
 """After a failure, how long the trainer may take to write what it holds."""
 
-BUSY_SECONDS = 1.0
-"""Period of the utilisation records."""
-
 
 class JobHooks(msgspec.Struct, frozen=True):
     """What the caller wants to be told, besides the events.
@@ -275,13 +272,14 @@ class Job:
         wiring.scheduler.abandon_open()
 
     async def _report_busy(self, wiring: Wiring) -> None:
+        period = self._config.log.utilisation_seconds
         while True:
-            await asyncio.sleep(BUSY_SECONDS)
+            await asyncio.sleep(period)
             await wiring.proxy.report_busy()
             now = _now()
             for host in wiring.hosts:
                 info = host.handle.info
-                self._sink.emit(PoolBusy(info.worker, info.role, info.pool, now - BUSY_SECONDS, now, 0.0, host.running))
+                self._sink.emit(PoolBusy(info.worker, info.role, info.pool, now - period, now, 0.0, host.running))
 
     def _emit_started(self) -> None:
         config = self._config

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollart.runtime.runtime import WorkerHandle, WorkerInfo, WorkerLost
+from rollart.runtime.runtime import Placement, Runtime, WorkerHandle, WorkerInfo, WorkerLost
+
+HOST = "simulated"
+"""Where every worker lives, as events have it."""
 
 
 class SimulatedHandle(WorkerHandle):
@@ -22,19 +25,39 @@ class SimulatedHandle(WorkerHandle):
 
     def __init__(self, info: WorkerInfo, worker: Any) -> None:
         self.info = info
-        self._worker = worker
+        self.worker = worker
         self._lost = ""
 
     async def call(self, method: str, *args: Any, timeout: float) -> Any:
         if self._lost:
             raise WorkerLost(f"worker {self.info.worker} (role {self.info.role}) is gone: {self._lost}")
-        result = getattr(self._worker, method)(*args)
+        result = getattr(self.worker, method)(*args)
         return await result if hasattr(result, "__await__") else result
 
     async def stop(self, grace: float) -> None:
-        if not self._lost and hasattr(self._worker, "stop"):
-            await self._worker.stop()
+        if not self._lost:
+            await self.worker.stop()
         self._lost = self._lost or "it has been stopped"
 
     async def kill(self) -> None:
         self._lost = self._lost or "it has been killed"
+
+
+class SimulatedRuntime(Runtime):
+    """See the module docstring."""
+
+    def __init__(self) -> None:
+        self._handles: list[SimulatedHandle] = []
+
+    async def spawn(
+        self, worker_class: type, placement: Placement, args: tuple[Any, ...], deadline: float
+    ) -> SimulatedHandle:
+        info = WorkerInfo(placement.worker, placement.role, placement.pool, placement.hardware_class, HOST, 0)
+        handle = SimulatedHandle(info, worker_class(*args))
+        self._handles.append(handle)
+        return handle
+
+    async def stop(self) -> None:
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            await handle.stop(0.0)
