@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from builders import trajectory
 
+from rollart.config.modes import Stale
 from rollart.control_plane.groups import GroupBook, Retry
 from rollart.types import EpisodeFailure, EpisodeSpec, FailureKind, Limit, Outcome, TrajectoryId
 
 
-def book(size: int = 2, redundant: int = 0, retries: int = 1, masked: frozenset[str] = frozenset()) -> GroupBook:
-    return GroupBook(7, size, redundant, retries, masked)
+def book(
+    size: int = 2,
+    redundant: int = 0,
+    retries: int = 1,
+    masked: frozenset[str] = frozenset(),
+    stale: Stale = "abort",
+) -> GroupBook:
+    return GroupBook(7, size, redundant, retries, masked, stale)
 
 
 def start_all(groups: GroupBook) -> list[EpisodeSpec]:
@@ -157,3 +164,40 @@ def test_abandoning_resolves_everything_that_is_open() -> None:
     cancelled = [id for resolution in resolved for id in resolution.cancel]
     assert sorted(ended + cancelled) == sorted(spec.id for spec in specs)
     assert groups.cancelling == 3
+
+
+def test_policy_withhold_resolves_a_group_once_no_member_is_young_enough() -> None:
+    groups = book(stale="withhold")
+    groups.open("a", 0)
+    first, second = (spec.id for spec in start_all(groups))
+    groups.first_token(first, 0)
+    assert groups.resolve_stale(oldest=1) == [], "the other one has not begun"
+    groups.first_token(second, 1)
+    assert groups.resolve_if_stale(first, oldest=1) is None, "the other one can be trained"
+    groups.finished(trajectory(first, start=0))
+    (resolution,) = groups.resolve_stale(oldest=2)
+    assert [(member.id, outcome) for member, outcome in resolution.ended] == [(first, Outcome.EVICTED_STALE)]
+    assert groups.take_cancelled(second) is Outcome.ABORTED_STALE
+
+
+def test_policy_withhold_lets_a_member_that_is_too_old_finish_and_count() -> None:
+    groups = book(stale="withhold")
+    groups.open("a", 0)
+    first, second = (spec.id for spec in start_all(groups))
+    groups.first_token(first, 0)
+    groups.finished(trajectory(second, start=3))
+    resolution = groups.finished(trajectory(first, start=0))
+    assert resolution is not None
+    assert resolution.ready is not None
+    assert resolution.ready.start_version == 0
+    assert len(resolution.ready.members) == 2
+
+
+def test_policy_train_never_resolves_a_group_as_stale() -> None:
+    groups = book(stale="train")
+    groups.open("a", 0)
+    for spec in start_all(groups):
+        groups.first_token(spec.id, 0)
+        assert groups.resolve_if_stale(spec.id, oldest=99) is None
+    assert groups.resolve_stale(oldest=99) == []
+    assert len(groups) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -57,6 +58,33 @@ def test_a_late_domain_is_replaced_by_a_ready_one_within_the_tolerance() -> None
     assert schedule.try_form({"fast": 2}, swap_horizon=4) == {"fast": 2}
     assert schedule.horizon(2) == {"slow": 2}, "the later batch pays the slot back"
     assert schedule.try_form({"fast": 2}, swap_horizon=4) is None
+
+
+def test_a_batch_that_would_rather_wait_is_not_formed_and_nothing_changes() -> None:
+    schedule = SlotSchedule({"slow": 0.5, "fast": 0.5}, groups_per_batch=2, tolerance=1.0)
+    asked: list[tuple[list[str], list[str]]] = []
+
+    def rather_wait(slots: Sequence[str], dealt: Sequence[str]) -> bool:
+        asked.append((list(slots), list(dealt)))
+        return len(asked) == 1
+
+    before = schedule.upcoming(4), schedule.state()
+    assert schedule.try_form({"fast": 2}, 4, rather_wait) is None
+    assert (schedule.upcoming(4), schedule.state()) == before
+    (slots, dealt) = asked[0]
+    assert dealt == before[0]
+    assert slots[:2] == ["fast", "fast"], "as they would be after borrowing"
+    assert Counter(slots) == Counter(dealt)
+    assert schedule.try_form({"fast": 2}, 4, rather_wait) == {"fast": 2}
+    assert schedule.upcoming(2) == slots[2:]
+
+
+def test_nobody_is_asked_about_a_batch_that_cannot_be_formed() -> None:
+    def never(slots: Sequence[str], dealt: Sequence[str]) -> bool:
+        raise AssertionError("asked")
+
+    schedule = SlotSchedule({"a": 1.0}, groups_per_batch=2)
+    assert schedule.try_form({"a": 1}, 4, never) is None
 
 
 def test_suspension_redistributes_the_share() -> None:
