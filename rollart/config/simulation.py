@@ -164,11 +164,16 @@ class SimulatedConfig(Config):
 
     @model_validator(mode="after")
     def _every_domain_has_a_workload(self) -> SimulatedConfig:
-        for name in self.domains:
+        for name, domain in self.domains.items():
             if name not in self.simulation.workloads:
                 raise ValueError(
                     f"domains.{name}: there is no workload of that name: add simulation.workloads.{name}, or remove it"
                 )
+            played = {"env": "emulated", "isolation": None, "reward.function": "environment", "reward.url": "inline://"}
+            for key, only in played.items():
+                value = getattr(domain.reward if "." in key else domain, key.removeprefix("reward."))
+                if value != only:
+                    raise ValueError(f"domains.{name}.{key} is {value!r}, but a simulation plays a model: leave it out")
         return self
 
     @model_validator(mode="after")

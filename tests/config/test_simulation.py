@@ -126,6 +126,15 @@ def test_capacity_that_the_hosts_cannot_share_is_refused():
         simulated_config(MIXED, {"simulation.reward": {"kind": "dedicated", "replicas": 2}, "rollout.hosts": 4})
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("env", "frozen_lake"), ("isolation", "process"), ("reward.function", "my.rewards:score")],
+)
+def test_domains_that_are_not_emulated_are_refused(key, value):
+    with pytest.raises(ConfigError, match=rf"domains\.math\.{key} is '{value}', but a simulation plays a model"):
+        simulated_config(MIXED, {f"domains.math.{key}": value})
+
+
 def test_without_workloads_there_is_nothing_to_simulate(write):
     with pytest.raises(ConfigError, match=r"simulation.*required"):
         load_simulation(write("domains: {lake: {env: frozen_lake}}\n"))
