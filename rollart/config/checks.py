@@ -167,7 +167,7 @@ def _placement(config: Config) -> Iterator[Finding]:
     placed = config.placement
     engines = placed.generate if isinstance(placed.generate, dict) else {}
     wanted = {role: getattr(placed, role) for role in ("train", "generate", "environment", "reward")}
-    if engines:
+    if isinstance(placed.generate, dict):
         wanted |= {"generate": None} | {f"generate.{pool}": pool for pool in engines}
     for role, pool in wanted.items():
         if pool is not None and pool not in config.pools:
