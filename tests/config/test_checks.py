@@ -32,6 +32,9 @@ LAKE = {"env": "frozen_lake"}
         ({"run": {"mode": "sync", "alpha": 2}}, "run.alpha", "set run.alpha to 0 or leave it out"),
         ({"run": {"alpha": 0, "update": "at_batch"}}, "run.update", "set run.update to 'eager'"),
         ({"run": {"mode": "sync", "update": "at_batch"}}, "run.update", "or run.alpha to 1 or more"),
+        ({"run": {"mode": "sync_plus", "alpha": 1}}, "run.alpha", "run.mode 'sync_plus' trains at staleness 0"),
+        ({"run": {"mode": "areal", "alpha": 0}}, "run.alpha", "or run.mode to 'sync_plus'"),
+        ({"run": {"mode": "one_off", "alpha": 0, "update": "eager"}}, "run.alpha", "set run.alpha to 1 or more"),
         ({"domains": {"a b": LAKE}}, "domains.a b", "rename it"),
         (
             {"domains": {"lake": {**LAKE, "max_new_tokens": 512}}},
@@ -77,6 +80,10 @@ LAKE = {"env": "frozen_lake"}
         ),
         ({"placement": {"train": "gpu"}}, "placement.train", "use one of: local"),
         ({"placement": {"reward": "gpu"}}, "placement.reward", "use one of: local"),
+        ({"placement": {"generate": {"gpu": 2}}}, "placement.generate.gpu", "no pool 'gpu', use one of: local"),
+        ({"placement": {"generate": {}}}, "placement.generate", "each pool needs 1 engine or more"),
+        ({"placement": {"generate": {"local": 0}}}, "placement.generate", "leave out the pools without one"),
+        ({"placement": {"generate": {"local": 2}}, "engine": {"count": 3}}, "engine.count", "leave it out"),
         ({"placement": {"affinity": {"lak": "CPU"}}}, "placement.affinity.lak", "one of: lake, math"),
         ({"evaluation": {"every": 5}}, "evaluation.every", "set evaluation.instances above 0"),
         ({"log": {"wandb": " "}}, "log.wandb", "give one, or leave it out"),
@@ -87,6 +94,16 @@ def test_meaningless_settings_are_named_with_their_remedy(sections: dict[str, An
 
     assert list(findings) == [key]
     assert remedy in findings[key]
+
+
+def test_a_mode_without_staleness_behind_its_rollout_is_two_findings() -> None:
+    """``one_off`` takes its weights at the batch, which alpha 0 does not allow either."""
+    findings = meaningless_settings(_config(run={"mode": "one_off", "alpha": 0}))
+    assert [key for key, _ in findings] == ["run.alpha", "run.update"]
+
+
+def test_engines_counted_by_pool_may_be_counted_again() -> None:
+    assert meaningless_settings(_config(placement={"generate": {"local": 2}}, engine={"count": 2})) == []
 
 
 def test_a_folder_without_a_model(tmp_path: Path) -> None:

@@ -39,6 +39,44 @@ def test_engines_spread_over_the_classes_that_the_domains_prefer() -> None:
         assert [request.affinity for request in requests if request.role == "generate"] == expected
 
 
+def test_engines_go_to_the_pools_that_count_them() -> None:
+    pools = {"a": {"hardware": "H20", "devices": 4}, "b": {"hardware": "H800", "devices": 2}, "c": {"devices": 2}}
+    placement = {"generate": {"a": 2, "b": 1}, "affinity": {"frozen_lake": "H800"}}
+    asked = config(pools=pools, placement=placement, engine={"devices": 2})
+    assert asked.engines == 3
+    requests = [request for request in worker_requests(asked, AFFINITIES) if request.role == "generate"]
+    assert [(each.worker, each.pool, each.devices, each.setting) for each in requests] == [
+        ("generate-0", "a", 2, "placement.generate.a"),
+        ("generate-1", "a", 2, "placement.generate.a"),
+        ("generate-2", "b", 2, "placement.generate.b"),
+    ]
+    bindings, after = bind(pools_of(asked.pools), requests)
+    assert [(each.pool, len(each.devices), each.fallback) for each in bindings] == [("a", 2, "")] * 2 + [("b", 2, "")]
+    assert len({(each.pool, device) for each in bindings for device in each.devices}) == 6
+    assert (len(after["a"].free), len(after["b"].free)) == (0, 0)
+
+
+def test_engines_of_several_devices_are_spread_by_the_domains_too() -> None:
+    asked = config(engine={"count": 2, "devices": 4}, placement={"affinity": {"math": "H800"}})
+    requests = [request for request in worker_requests(asked, AFFINITIES) if request.role == "generate"]
+    assert [(each.affinity, each.pool, each.devices) for each in requests] == [("H20", None, 4), ("H800", None, 4)]
+
+
+def test_more_engines_than_a_pool_holds_are_refused_with_the_setting_to_change() -> None:
+    asked = config(
+        pools={"a": {"hardware": "H20", "devices": 4}, "cpu": {"devices": 4}},
+        placement={"generate": {"a": 2}},
+        engine={"devices": 3},
+    )
+    with pytest.raises(PlanError, match=r"placement\.generate\.a"):
+        bind(pools_of(asked.pools), worker_requests(asked, AFFINITIES))
+
+
+def test_an_unknown_class_is_refused_also_when_pools_count_the_engines() -> None:
+    with pytest.raises(PlanError, match=r"placement.affinity.math: unknown hardware class 'H8'"):
+        worker_requests(config(placement={"generate": {"local": 1}, "affinity": {"math": "H8"}}), AFFINITIES)
+
+
 def test_the_default_configuration_fits_its_pool() -> None:
     bindings, _ = bind(pools_of(config().pools), worker_requests(config(), AFFINITIES))
     assert {binding.pool for binding in bindings} == {"local"}
