@@ -123,7 +123,7 @@ WORKLOADS: dict[str, dict[str, Known]] = {
 
 _ONE_OF_EIGHT = "paper, section 8: mean turns of its tasks T1-T8 lie between 1 and 48, either under 5 or above 10"
 _LONG_TAIL = "paper, section 8: the most turns of a step exceed 40 times the mean"
-_MIX = "short tasks dominate, so that the most turns exceed 40 times the mean (paper, section 8)"
+_MIX = "paper, section 8: short tasks dominate, or the most turns would not exceed 40 times the mean"
 
 
 def _production(turns: Any, prompt: float, observation: float, action: Any, weight: float) -> dict[str, Known]:
