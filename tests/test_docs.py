@@ -26,7 +26,7 @@ import yaml
 
 from rollart.cli.main import build_parser, main
 from rollart.config.config import Config
-from rollart.config.load import load_config
+from rollart.config.load import load_config, simulated_config
 from rollart.config.schema import leaf_paths, unknown_keys
 
 ROOT = Path(__file__).parents[1]
@@ -153,6 +153,8 @@ def check_yaml(data: Any, text: str, file: Path) -> None:
     if "domains" in data and all("env" in domain for domain in data["domains"].values()):
         file.write_text(text)
         assert main(["plan", str(file)]) == 0
+    elif "simulation" in data:
+        simulated_config(data)
     else:
         assert not list(unknown_keys(data, Config, Config))
 
