@@ -165,16 +165,19 @@ def looks_local(path: str) -> bool:
 def _placement(config: Config) -> Iterator[Finding]:
     names = ", ".join(config.pools)
     placed = config.placement
-    engines = placed.generate if isinstance(placed.generate, dict) else {}
     wanted = {role: getattr(placed, role) for role in ("train", "generate", "environment", "reward")}
-    if isinstance(placed.generate, dict):
-        wanted |= {"generate": None} | {f"generate.{pool}": pool for pool in engines}
+    if isinstance(placed.generate, dict | list):
+        wanted |= {"generate": None} | {f"generate.{pool}": pool for pool in placed.generate}
     for role, pool in wanted.items():
         if pool is not None and pool not in config.pools:
             yield f"placement.{role}", f"no pool '{pool}', use one of: {names}"
-    if isinstance(placed.generate, dict):
+    if (engines := config.engines_by_pool) is not None:
         if not engines or any(count < 1 for count in engines.values()):
-            yield "placement.generate", "each pool needs 1 engine or more: leave out the pools without one"
+            yield (
+                "placement.generate",
+                f"each pool needs 1 engine or more, of engine.devices {config.engine.devices} devices: leave out the "
+                "pools without one",
+            )
         elif "count" in config.engine.model_fields_set and config.engine.count != config.engines:
             yield (
                 "engine.count",

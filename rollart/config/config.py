@@ -63,8 +63,16 @@ class Config(Section):
     @property
     def engines(self) -> int:
         """Number of engines."""
+        by_pool = self.engines_by_pool
+        return self.engine.count if by_pool is None else sum(by_pool.values())
+
+    @property
+    def engines_by_pool(self) -> dict[str, int] | None:
+        """Engines in each of the pools that ``placement.generate`` lists; ``None`` if it does not list pools."""
         generate = self.placement.generate
-        return sum(generate.values()) if isinstance(generate, dict) else self.engine.count
+        if isinstance(generate, list):
+            return {name: self.pools[name].devices // self.engine.devices for name in generate if name in self.pools}
+        return generate if isinstance(generate, dict) else None
 
     @property
     def shares(self) -> dict[str, float]:

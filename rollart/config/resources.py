@@ -23,8 +23,8 @@ class PlacementConfig(Section):
 
     train: str | None = None
     """Pool of the trainer."""
-    generate: str | dict[str, int] | None = None
-    """Pool of the engines, or the number of engines in each of several pools."""
+    generate: str | list[str] | dict[str, int] | None = None
+    """Pool of the engines; or several pools, which engines fill; or the number of engines in each of several pools."""
     environment: str | None = None
     """Pool of the environment hosts."""
     reward: str | None = None

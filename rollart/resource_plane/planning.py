@@ -16,7 +16,7 @@ from rollart.resource_plane.pools import PlanError
 def worker_requests(config: Config, affinities: Mapping[str, str]) -> list[WorkerRequest]:
     """The workers of a run: one trainer, the engines, the environment hosts, and the rewards within these.
 
-    Engines go to the pools that ``placement.generate`` counts them in. Without that they are spread over the hardware
+    Engines go to the pools that ``placement.generate`` lists. Without that they are spread over the hardware
     classes that ``placement.affinity`` names by the shares of the domains that prefer each, with at least one each as
     far as they go.
 
@@ -53,11 +53,12 @@ def worker_requests(config: Config, affinities: Mapping[str, str]) -> list[Worke
 
 def _engine_places(config: Config, declared: str) -> list[tuple[str, str | None, str]]:
     """Hardware class, pool and setting of each engine."""
+    by_pool = config.engines_by_pool
+    if by_pool is not None:
+        return [(declared, name, "placement.generate") for name, count in by_pool.items() for _ in range(count)]
     pool = config.placement.generate
     classes = _generation_classes(config, declared)
-    if isinstance(pool, dict):
-        return [(declared, name, f"placement.generate.{name}") for name, count in pool.items() for _ in range(count)]
-    return [(name, pool, "engine.count") for name in classes]
+    return [(name, pool if isinstance(pool, str) else None, "engine.count") for name in classes]
 
 
 def _generation_classes(config: Config, declared: str) -> list[str]:
