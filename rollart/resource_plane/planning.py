@@ -53,11 +53,11 @@ def worker_requests(config: Config, affinities: Mapping[str, str]) -> list[Worke
 
 def _engine_places(config: Config, declared: str) -> list[tuple[str, str | None, str]]:
     """Hardware class, pool and setting of each engine."""
+    classes = _generation_classes(config, declared)
     by_pool = config.engines_by_pool
     if by_pool is not None:
-        return [(declared, name, "placement.generate") for name, count in by_pool.items() for _ in range(count)]
+        return [(declared, pool, f"placement.generate.{pool}") for pool, count in by_pool.items() for _ in range(count)]
     pool = config.placement.generate
-    classes = _generation_classes(config, declared)
     return [(name, pool if isinstance(pool, str) else None, "engine.count") for name in classes]
 
 
