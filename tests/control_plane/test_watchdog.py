@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from virtual_job import Scenario, Story, play
+from invariants import Story
+from scenarios import Scenario
+from virtual_job import play
 
 from rollart.control_plane.host_client import HostClient
 from rollart.control_plane.watched import WatchedHandle
