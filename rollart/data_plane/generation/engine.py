@@ -78,6 +78,8 @@ class EngineStats(msgspec.Struct, frozen=True):
         steps, prefill_tokens, cached_tokens, generated_tokens: Counters.
         busy_seconds: Time spent in model steps.
         running, waiting, sessions: Gauges.
+        preemptions: How often a running request had to give its KV to others; a counter.
+        kv_tokens: Tokens whose KV is held, running or kept between turns; a gauge of engines whose KV has a limit.
     """
 
     steps: int = 0
@@ -88,6 +90,8 @@ class EngineStats(msgspec.Struct, frozen=True):
     running: int = 0
     waiting: int = 0
     sessions: int = 0
+    preemptions: int = 0
+    kv_tokens: int = 0
 
 
 class Engine(ABC):

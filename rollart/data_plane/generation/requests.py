@@ -15,6 +15,7 @@ Who calls it: the concrete cores.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections import deque
 
@@ -154,14 +155,21 @@ class RequestCore(ABC):
         self._waiting.append(session)
         return True
 
-    def _admit(self) -> list[tuple[Session, GenerationRequest]]:
-        """Move waiting requests to free rows, first come first served; those moved."""
+    def _fits(self, tokens: int) -> bool:
+        """Whether a request with a prompt of ``tokens`` can be admitted now; if not, those behind it wait too."""
+        return True
+
+    def _admit(self, most: int = sys.maxsize) -> list[tuple[Session, GenerationRequest]]:
+        """Move waiting requests to free rows, first come first served, at most ``most``; those moved."""
         admitted: list[tuple[Session, GenerationRequest]] = []
         delayed: list[Session] = []
-        while self._waiting and len(self._running) < self._max_rows:
-            session = self._waiting.popleft()
+        while self._waiting and len(self._running) < self._max_rows and len(admitted) < most:
+            session = self._waiting[0]
             request = session.request
             assert request is not None
+            if not self._fits(request.prefix_length + len(request.new)):
+                break
+            self._waiting.popleft()
             if not self._sessions.give_slot(session):
                 delayed.append(session)
                 continue

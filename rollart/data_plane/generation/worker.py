@@ -10,7 +10,8 @@ from pathlib import Path
 
 from rollart.config.config import Config
 from rollart.config.sizes import derived_sizes
-from rollart.data_plane.generation.emulated import EmulatedCore, EmulatedLengths, EmulatedSpeed
+from rollart.data_plane.generation.emulated import EmulatedCore
+from rollart.data_plane.generation.emulated_models import EmulatedLengths, EmulatedSpeed
 from rollart.data_plane.generation.engine import Engine, EngineInfo, EngineStats, UpdateReport
 from rollart.data_plane.generation.registry import EngineSetup, build_engine
 from rollart.data_plane.generation.shell import EngineShell
@@ -105,6 +106,7 @@ class EmulatedGenerator(EngineWorker):
             lengths,
             max_rows=config.engine.max_rows,
             max_sessions=config.engine.max_sessions,
+            max_context=config.engine.max_context or derived_sizes(config).longest_context,
             checksum=checksum,
         )
         super().__init__(EngineShell(lambda: core))

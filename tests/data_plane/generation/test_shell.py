@@ -43,7 +43,7 @@ def test_a_core_that_raises_fails_every_call_with_the_first_cause() -> None:
     async def main() -> None:
         engine = EngineShell(lambda: core(Failing))
         await engine.start()
-        engine.submit([Episode(0).request(LengthSpan(5), SamplingParams(50))])
+        engine.submit([Episode(number).request(LengthSpan(5), SamplingParams(3 + number)) for number in range(2)])
         with pytest.raises(EngineFailed, match="MemoryError: no room for activations"):
             await engine.results(DEADLINE)
         with pytest.raises(EngineFailed):
