@@ -7,9 +7,10 @@ one message of each kind on its way.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
+
+from rollart.runtime.long_poll import LongPoll
 
 FULL = 64
 """Messages of one kind that are sent without waiting for an urgent one."""
@@ -27,7 +28,7 @@ class Outbox:
         self._kinds = kinds
         self._send = send
         self._lists: list[list[Any]] = [[] for _ in range(kinds)]
-        self._filled = asyncio.Event()
+        self._filled = LongPoll()
 
     def put(self, kind: int, message: Any, *, urgent: bool = True) -> None:
         """Queue a message; one that is not urgent goes out with the next one that is, or with a full queue."""
@@ -43,5 +44,4 @@ class Outbox:
         while True:
             await self._filled.wait()
             lists, self._lists = self._lists, [[] for _ in range(self._kinds)]
-            self._filled.clear()
             await self._send(*lists)

@@ -1,4 +1,4 @@
-"""The waiting side of a long poll: a worker's method that returns as soon as there is news, or after a while.
+"""News that one task waits for: for ever, or as the waiting side of a long poll, for a while.
 
 A long poll has one caller. A second one takes over from the first, whose caller has given up: the first returns
 without news.
@@ -27,19 +27,20 @@ class LongPoll:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    async def wait(self, max_wait: float) -> bool:
+    async def wait(self, max_wait: float | None = None) -> bool:
         """Return True once there is news, which is thereby taken, or False after ``max_wait`` seconds."""
         if self._waiter is not None:
             _give_up(self._waiter)
             self._waiter = None
-        if not self._news and max_wait > 0:
+        if not self._news and (max_wait is None or max_wait > 0):
             loop = asyncio.get_running_loop()
             self._waiter = waiter = loop.create_future()
-            timer = loop.call_later(max_wait, _give_up, waiter)
+            timer = None if max_wait is None else loop.call_later(max_wait, _give_up, waiter)
             try:
                 await waiter
             finally:
-                timer.cancel()
+                if timer is not None:
+                    timer.cancel()
                 if self._waiter is waiter:
                     self._waiter = None
             if self._waiter is not None:

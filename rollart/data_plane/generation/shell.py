@@ -55,7 +55,7 @@ class EngineShell(Engine):
         self._task: asyncio.Task[None] | None = None
         self._commands: deque[Callable[[EngineCore], None]] = deque()
         self._answers: list[GenerationResult] = []
-        self._wake = asyncio.Event()
+        self._wake = LongPoll()
         self._answered = LongPoll()
         self._suspended = False
         self._paused = asyncio.Event()
@@ -177,17 +177,14 @@ class EngineShell(Engine):
             await self._hold()
         elif core.has_work:
             seconds = core.step()
-            self._wake.clear()
             elapsed = await self._sleep(seconds)
             self._deliver(core.settle(elapsed))
         else:
             self._deliver(core.settle(0.0))
-            self._wake.clear()
             await self._wake.wait()
 
     async def _hold(self) -> None:
         """Stay suspended until resumed or woken by commands, which may ask for answers (aborts)."""
-        self._wake.clear()
         self._paused.set()
         await self._wake.wait()
 
@@ -198,9 +195,7 @@ class EngineShell(Engine):
             return 0.0
         loop = asyncio.get_running_loop()
         began = loop.time()
-        timer = loop.call_at(began + seconds, self._wake.set)
-        await self._wake.wait()
-        timer.cancel()
+        await self._wake.wait(seconds)
         return loop.time() - began
 
     def _deliver(self, answers: list[GenerationResult]) -> None:
