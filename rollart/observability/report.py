@@ -1,7 +1,7 @@
 """``report.html``: one self-contained page of a run, derived from its event log.
 
-Headline table, curves by domain, staleness, outcomes, tokens, time, training health, alarms, a timeline of
-the workers, and one decoded trajectory of each domain. Made at the end of ``rollart train`` and by
+Headline table, selection bias, curves by domain, staleness, outcomes, tokens, time, training health, alarms, a
+timeline of the workers, and one decoded trajectory of each domain. Made at the end of ``rollart train`` and by
 ``rollart report``.
 """
 
@@ -88,6 +88,7 @@ def render(summary: Summary, events: Iterable[Envelope], shown: list[Example]) -
         ended=fold.ended,
         checkpoint=fold.checkpoint,
         table=_table(summary),
+        selection=_selection(summary),
         tiles=_tiles(summary, series),
         figures=_safe(figures(summary, series, fold.evaluations)),
         timelines=_safe(fold.timeline.figures(series)),
@@ -113,6 +114,35 @@ def _table(summary: Summary) -> list[tuple[str, ...]]:
         random, before, after = (mean([getattr(d, name) for d in summary.domains.values()]) for name in names)
         rows.append(("mean", _number(random), _number(before), _number(after), _gain(before, after), "", ""))
     return rows
+
+
+def _selection(summary: Summary) -> list[tuple[str, ...]]:
+    """Rows of domain, scored, trained, mean tokens and reward of scored and trained, and the differences.
+
+    Of what was never scored: its number, and the mean of the tokens it had generated.
+    """
+    rows: list[tuple[str, ...]] = []
+    for name, domain in summary.selection.items():
+        scored, trained, unfinished = domain.scored, domain.trained, list(domain.unfinished.values())
+        count = sum(each.count for each in unfinished)
+        tokens = sum(each.count * (each.tokens.mean or 0.0) for each in unfinished)
+        rows.append(
+            (
+                *(name, str(scored.count), str(trained.count)),
+                *(_rounded(scored.tokens.mean), _rounded(trained.tokens.mean), _signed(domain.length_difference)),
+                *(_number(scored.reward.mean), _number(trained.reward.mean), _signed(domain.reward_difference)),
+                *(str(count), f"{tokens / count:.1f}" if count else "-"),
+            )
+        )
+    return rows
+
+
+def _rounded(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.2f}"
 
 
 def _results(domain: DomainSummary) -> tuple[str, str, str, str]:

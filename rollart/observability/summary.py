@@ -18,6 +18,7 @@ from rollart.observability.accounts import Accounts
 from rollart.observability.evaluations import HeldOut, held_out
 from rollart.observability.intervals import total
 from rollart.observability.phases import Phases
+from rollart.observability.selection import Selection, SelectionFold
 from rollart.types import Outcome
 
 SUMMARY_SCHEMA = 1
@@ -89,6 +90,7 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_staleness: int | None
     tokens: Tokens
     seconds: Seconds
+    selection: dict[str, Selection] = {}
 
 
 class AccountingError(RuntimeError):
@@ -120,6 +122,7 @@ class _Fold:
     def __init__(self) -> None:
         self.accounts = Accounts()
         self.phases = Phases()
+        self.selection = SelectionFold()
         self.start: RunStarted | None = None
         self.iterations = 0
         self.formed: dict[int, dict[str, int]] = {}
@@ -129,6 +132,7 @@ class _Fold:
     def add(self, envelope: Envelope) -> None:
         self.accounts.add(envelope.e)
         self.phases.add(envelope)
+        self.selection.add(envelope.e)
         match envelope.e:
             case RunStarted() as start:
                 self.start = start
@@ -168,6 +172,7 @@ class _Fold:
                 update=_seconds(phases.step_seconds.get("update", 0.0)),
                 get_batch_wait=_seconds(phases.wait_seconds),
             ),
+            selection={domain: self.selection.of(domain) for domain in start.domains},
         )
 
     def _domains(self, configured: dict[str, float]) -> dict[str, DomainSummary]:

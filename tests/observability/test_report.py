@@ -51,6 +51,8 @@ def test_the_page_is_one_self_contained_file(run_folder: Path) -> None:
     for part in (
         "<td>lake</td><td>0.100</td><td>0.150</td><td>0.650</td>",
         '<td class="gain">+0.500</td>',
+        "<h2>Selection</h2>",
+        "<td>math</td><td>6</td><td>6</td><td>10.0</td><td>10.0</td><td>+0.00</td>",
         "<td>mean</td>",
         "finished",
         "entropy fell",

@@ -28,7 +28,15 @@ def _scored(id: TrajectoryId, tokens: int) -> TrajectoryScored:
 def test_the_summary_of_a_finished_run(run_folder: Path) -> None:
     summary = write_summary(run_folder)
 
-    assert json.loads((run_folder / "summary.json").read_text()) == {
+    written = json.loads((run_folder / "summary.json").read_text())
+    selection = written.pop("selection")
+    assert {name: (each["scored"]["count"], each["trained"]["count"]) for name, each in selection.items()} == {
+        "lake": (6, 6),
+        "math": (6, 6),
+    }
+    assert selection["math"]["unfinished"]["aborted_stale"]["count"] == 2
+    assert selection["lake"]["unfinished"]["failed"]["tokens"]["mean"] == 3.0
+    assert written == {
         "schema": 1,
         "run": "quick",
         "mode": "rollart",
@@ -162,6 +170,16 @@ def test_a_file_with_an_unknown_field_does_not_follow_the_schema(run_folder: Pat
 
     with pytest.raises(msgspec.ValidationError, match="extra"):
         read_summary(run_folder)
+
+
+def test_a_summary_of_before_the_selection_was_in_it_can_be_read(run_folder: Path) -> None:
+    write_summary(run_folder)
+    file = run_folder / "summary.json"
+    content = json.loads(file.read_text())
+    del content["selection"]
+    file.write_text(json.dumps(content))
+
+    assert read_summary(run_folder).selection == {}
 
 
 def test_every_field_is_documented_and_nothing_else() -> None:
