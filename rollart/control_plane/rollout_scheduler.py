@@ -116,6 +116,8 @@ class RolloutScheduler:
         self._host_of: dict[TrajectoryId, HostClient] = {}
         self._generated: Counter[TrajectoryId] = Counter()
         """Tokens answered so far, for those whose host cannot tell any more."""
+        self._given_up: set[TrajectoryId] = set()
+        """Recorded without their host, which may tell of them later."""
         self._players: dict[TrajectoryId, Callable[[Trajectory | EpisodeFailure], None]] = {}
         self._bad_groups: Counter[str] = Counter()
         self._last_failure: dict[str, str] = {}
@@ -219,6 +221,7 @@ class RolloutScheduler:
         """Record what the hosts never confirmed."""
         for trajectory in self._ledger.open:
             self._ledger.end(trajectory, Outcome.ABANDONED, message="not confirmed by its host before the run ended")
+            self._given_up.add(trajectory)
 
     def play(self, spec: EpisodeSpec, ended: Callable[[Trajectory | EpisodeFailure], None]) -> bool:
         """Start an evaluation trajectory if a permit is free and a host up; ``ended`` receives its end."""
@@ -359,6 +362,8 @@ class RolloutScheduler:
         if (ended := self._players.pop(trajectory.id, None)) is not None:
             ended(trajectory)
             return
+        if trajectory.id in self._given_up:
+            return
         outcome = self._book.take_cancelled(trajectory.id)
         if outcome is not None:
             self._end(trajectory, outcome)
@@ -382,6 +387,8 @@ class RolloutScheduler:
     def _failed(self, failure: EpisodeFailure) -> None:
         if (ended := self._players.pop(failure.id, None)) is not None:
             ended(failure)
+            return
+        if failure.id in self._given_up:
             return
         outcome = self._book.take_cancelled(failure.id)
         if outcome is not None:
@@ -413,6 +420,8 @@ class RolloutScheduler:
             self._changed.notify()
 
     def _confirmed(self, cancelled: Cancelled) -> None:
+        if cancelled.id in self._given_up:
+            return
         outcome = self._book.take_cancelled(cancelled.id)
         if outcome is None:
             raise LedgerError(f"{cancelled.id} was confirmed as cancelled, but nobody cancelled it")
