@@ -41,6 +41,7 @@ class Hardware(msgspec.Struct, frozen=True):
         bandwidth: Peak bytes a second between memory and compute units.
         cost: Price of a device-hour relative to an H20's.
         sources: Where flops, memory, bandwidth and cost come from (module docstring).
+        link: Bytes a second to the devices of the same node; 0 if there is no such link. H800 and H20 as P, others as N.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Hardware(msgspec.Struct, frozen=True):
     bandwidth: float
     cost: float
     sources: str
+    link: float = 0.0
 
     @property
     def is_gpu(self) -> bool:
@@ -61,11 +63,11 @@ _GB = 10**9
 CATALOGUE: dict[str, Hardware] = {
     hardware.name: hardware
     for hardware in (
-        Hardware("H800", Kind.COMPUTE, 989.5e12, 80 * _GB, 3.35e12, 2.85, "P, P, P, P"),
-        Hardware("H20", Kind.BANDWIDTH, 148e12, 96 * _GB, 4.0e12, 1.0, "P, P, P, P"),
-        Hardware("H100", Kind.COMPUTE, 989.4e12, 80 * _GB, 3.35e12, 2.85, "N, N, N, E"),
-        Hardware("H200", Kind.BANDWIDTH, 989.4e12, 141 * _GB, 4.8e12, 3.4, "N, N, N, E"),
-        Hardware("A100", Kind.COMPUTE, 312e12, 80 * _GB, 2.039e12, 1.4, "N, N, N, E"),
+        Hardware("H800", Kind.COMPUTE, 989.5e12, 80 * _GB, 3.35e12, 2.85, "P, P, P, P", 400e9),
+        Hardware("H20", Kind.BANDWIDTH, 148e12, 96 * _GB, 4.0e12, 1.0, "P, P, P, P", 900e9),
+        Hardware("H100", Kind.COMPUTE, 989.4e12, 80 * _GB, 3.35e12, 2.85, "N, N, N, E", 900e9),
+        Hardware("H200", Kind.BANDWIDTH, 989.4e12, 141 * _GB, 4.8e12, 3.4, "N, N, N, E", 900e9),
+        Hardware("A100", Kind.COMPUTE, 312e12, 80 * _GB, 2.039e12, 1.4, "N, N, N, E", 600e9),
         Hardware("CPU", Kind.CPU, 4.1e12, 8 * 2**30, 5.5e9, 0.03, "I, I, I, E"),
         Hardware("serverless", Kind.SERVERLESS, 2.0e12, 2 * 2**30, 2.7e9, 0.05, "E, E, E, E"),
     )
