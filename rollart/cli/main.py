@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from rollart.cli import check_env, eval, plan, report, show, train
+from rollart.cli import check_env, eval, plan, report, show, simulate, train
 from rollart.cli.errors import BAD_INPUT, EXIT_CODES_HELP, FAILED, INTERRUPTED, OK, RunFailed, UserError
 from rollart.config.errors import ConfigError
 
@@ -19,6 +19,7 @@ Train one LLM policy on several agentic tasks at once by reinforcement learning.
 
   rollart plan CONFIG.yaml        what would run, without running it
   rollart train CONFIG.yaml       train, with live progress; the run goes to runs/NAME
+  rollart simulate EXPERIMENT     the same control plane in virtual time on modelled hardware
   rollart report runs/NAME        the report of a run as one HTML file
 """
 
@@ -32,7 +33,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (train, eval, plan, check_env, show, report):
+    for module in (train, eval, plan, simulate, check_env, show, report):
         module.add_parser(commands)
     return parser
 

@@ -41,7 +41,7 @@ class Hardware(msgspec.Struct, frozen=True):
         bandwidth: Peak bytes a second between memory and compute units.
         cost: Price of a device-hour relative to an H20's.
         sources: Where flops, memory, bandwidth and cost come from (module docstring).
-        link: Bytes a second to the devices of the same node; 0 if there is no such link. H800 and H20 as P, others as N.
+        link: Bytes a second to the devices of the same node, 0 without such a link; as P, others as N.
     """
 
     name: str

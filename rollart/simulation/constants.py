@@ -126,8 +126,8 @@ CONSTANTS: dict[str, Constant] = {
         0.0991,
         "of peak FLOPS",
         "fitted",
-        "paper, section 3: training is 23.1 % of a clean iteration of 365.7 s (Qwen3-8B, 128 SWE-bench trajectories, 32 H800); "
-        "covers all that the training stage does, padding and imbalance included",
+        "paper, section 3: training is 23.1 % of a clean iteration of 365.7 s (Qwen3-8B, 128 SWE-bench trajectories, "
+        "32 H800); covers all that the training stage does, padding and imbalance included",
         0.07,
         0.2,
         "train step",

@@ -40,8 +40,8 @@ class EngineModel:
         room = devices * (constants.memory_share * hardware.memory - constants.workspace_bytes) - shape.weight_bytes
         if room <= 0:
             raise ValueError(
-                f"{shape.name} needs {shape.weight_bytes / 1e9:.0f} GB for its weights, more than {devices} {hardware.name} "
-                "have: raise engine.devices"
+                f"{shape.name} needs {shape.weight_bytes / 1e9:.0f} GB for its weights, more than {devices} "
+                f"{hardware.name} have: raise engine.devices"
             )
         self._kv_tokens = int(room / shape.kv_bytes_per_token)
         self._step_tokens = int(constants.step_tokens)

@@ -26,5 +26,5 @@ def train_seconds(
         sequences: Tokens of each trajectory of the batch.
     """
     flops = sum(tokens * shape.flops_per_token(tokens / 2) for tokens in sequences)
-    scaling = (devices / TRAIN_REFERENCE) ** -constants.train_scaling
+    scaling: float = (devices / TRAIN_REFERENCE) ** -constants.train_scaling
     return constants.train_passes * flops / (devices * hardware.flops * constants.train_share * scaling)

@@ -56,7 +56,7 @@ class EmulatedLearner(ActorTrain):
     async def train_step(self, batch: TrainBatch) -> TrainReport:
         if batch.index != self._version:
             raise ValueError(f"batch {batch.index} cannot be trained at version {self._version}")
-        seconds = self._draw("train", self._times.train)
+        seconds = self._train_seconds(batch)
         await asyncio.sleep(seconds)
         self._version += 1
         await asyncio.sleep(self._draw("report", self._times.report))
@@ -64,8 +64,8 @@ class EmulatedLearner(ActorTrain):
         return TrainReport(batch.index, self._version, {}, seconds, tokens)
 
     async def publish(self) -> Manifest:
-        manifest = emulated_manifest(self._version)
-        await asyncio.sleep(self._draw("publish", self._times.publish))
+        manifest = self._manifest(self._version)
+        await asyncio.sleep(self._publish_seconds())
         return manifest
 
     async def retain(self, oldest: int) -> None:
@@ -73,6 +73,15 @@ class EmulatedLearner(ActorTrain):
 
     async def save(self, folder: str) -> None:
         await offload(lambda: Path(folder).mkdir(parents=True))
+
+    def _train_seconds(self, batch: TrainBatch) -> float:
+        return self._draw("train", self._times.train)
+
+    def _publish_seconds(self) -> float:
+        return self._draw("publish", self._times.publish)
+
+    def _manifest(self, version: int) -> Manifest:
+        return emulated_manifest(version)
 
     def _draw(self, what: str, mean: float) -> float:
         spread = self._times.spread

@@ -1,0 +1,179 @@
+"""``rollart simulate``: a run, or an experiment of many, on a virtual clock against modelled hardware."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollart.cli.arguments import Commands, command_parser
+from rollart.cli.errors import OK, RunFailed, UserError
+from rollart.cli.report import conclude
+from rollart.cli.run_folder import new_run_folder
+
+if TYPE_CHECKING:
+    from rollart.simulation.experiments import Experiment, Row
+
+_DETAILS = """\
+EXPERIMENT is the file of a run with a section `simulation`, the file of an experiment (base, vary, compare), or the
+name of an experiment that ships with RollArt (`rollart simulate --list`). A single run writes a run folder with the
+event log, summary and report of a training run; an experiment prints one row for each combination of its factors."""
+
+
+def add_parser(commands: Commands) -> None:
+    parser = command_parser(
+        commands, "simulate", "run the control plane in virtual time on modelled hardware", _DETAILS
+    )
+    parser.add_argument("experiment", nargs="?", metavar="EXPERIMENT", help="a file or the name of an experiment")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="replace single values")
+    parser.add_argument("--list", action="store_true", help="list the experiments that ship with RollArt")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to FILE")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="FACTOR:POINT", help="simulate only this point of a factor"
+    )
+    parser.add_argument("--seeds", type=int, metavar="N", help="simulate the seeds 0 to N - 1 instead of the file's")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default 1)")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the run folder of every point below DIR")
+    parser.set_defaults(command=run)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Simulate, and print what came out."""
+    from rollart.simulation.experiments import experiment_file, library
+
+    if parsed.list:
+        for name, path in library().items():
+            print(f"{name:<26} {_experiment(path).title}")
+        return OK
+    if parsed.experiment is None:
+        raise UserError("name an experiment or give a file (rollart simulate --list)")
+    if parsed.jobs < 1 or (parsed.seeds is not None and parsed.seeds < 1):
+        raise UserError("--jobs and --seeds take a number of 1 or more")
+    try:
+        path = experiment_file(parsed.experiment)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if "base" in _data(path):
+        return _run_experiment(parsed, _experiment(path))
+    return _run_one(parsed, path)
+
+
+def _run_one(parsed: argparse.Namespace, path: Path) -> int:
+    """One run, with a run folder."""
+    from rollart.config.load import load_simulation
+    from rollart.simulation.simulator import simulate
+
+    config = load_simulation(path, parsed.overrides)
+    with new_run_folder(config) as (folder, moved):
+        if moved is not None:
+            print(f"the earlier run is kept as {moved}")
+        try:
+            result = simulate(config, folder)
+        except ValueError as error:
+            raise RunFailed(str(error)) from error
+        measured = result.measured
+        if parsed.json is not None:
+            _write(parsed.json, [_plain(measured)])
+        print(
+            f"step {measured.step_time_s:.1f} s, {measured.throughput_tokens_per_s:,.0f} tokens/s, "
+            f"train {measured.train_s:.1f} s, exposed update {measured.exposed_update_s:.1f} s, "
+            f"wasted tokens {measured.wasted_token_share:.1%}, {measured.turns:,} turns in "
+            f"{result.seconds:,.0f} simulated s"
+        )
+        return conclude(folder)
+
+
+def _run_experiment(parsed: argparse.Namespace, experiment: Experiment) -> int:
+    """Every chosen point; the table grows as the rows come."""
+    from rollart.simulation.experiments import compared, points, run_experiment
+
+    if parsed.seeds is not None:
+        experiment = experiment.model_copy(update={"seeds": list(range(parsed.seeds))})
+    try:
+        chosen = points(experiment, dict(_pairs(parsed.only)), _settings(parsed.overrides))
+        if parsed.keep is not None and parsed.keep.exists() and any(parsed.keep.iterdir()):
+            raise UserError(f"--keep {parsed.keep}: the folder is not empty: name another one")
+        print(experiment.title)
+        rows = run_experiment(experiment, chosen, parsed.keep, parsed.jobs, lambda row: print(_line(row), flush=True))
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    for label, key, ratio, paper in compared(experiment, rows):
+        print(f"{label:<44} {key:<30} {ratio:6.2f}{f'   paper {paper}' if paper else ''}")
+    if parsed.json is not None:
+        _write(parsed.json, rows)
+    return OK
+
+
+def _line(row: Row) -> str:
+    factors = " ".join(str(value) for name, value in row.items() if name in _factors(row))
+    idle = " ".join(f"{place} {share:.0%}" for place, share in row["idle_share"].items())
+    parts = [
+        f"{factors:<40} step {row['step_time_s']:8.1f} ± {row['step_time_s_std']:5.1f} s",
+        f"{row['throughput_tokens_per_s']:9,.0f} tokens/s",
+        f"rollout {row['rollout_s']:7.1f}",
+        f"train {row['train_s']:6.1f}",
+        f"update {row['exposed_update_s']:5.1f}",
+        f"wasted {row['wasted_token_share']:5.1%}",
+        f"idle {idle}",
+    ]
+    return "  ".join(parts)
+
+
+def _factors(row: Row) -> list[str]:
+    names = list(row)
+    return names[1 : names.index("seeds")]
+
+
+def _pairs(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for text in texts:
+        factor, colon, point = text.partition(":")
+        if not colon:
+            raise ValueError(f"--only {text}: give FACTOR:POINT, e.g. --only system:rollart")
+        yield factor, point
+
+
+def _data(path: Path) -> dict[str, Any]:
+    from rollart.config.yaml_file import read_yaml
+
+    return read_yaml(path).data
+
+
+def _experiment(path: Path) -> Experiment:
+    from pydantic import ValidationError
+
+    from rollart.simulation.experiments import Experiment
+
+    try:
+        return Experiment.model_validate(_data(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def _settings(overrides: Sequence[str]) -> dict[str, Any]:
+    """Overrides as values by dotted key; each point of the experiment checks that the keys exist."""
+    from rollart.config.overrides import where
+    from rollart.config.yaml_file import parse_value
+
+    settings = {}
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key:
+            raise UserError(f"{where(override)}: write it as section.key=value, e.g. run.iterations=4")
+        settings[key] = parse_value(text, where(override))
+    return settings
+
+
+def _plain(value: Any) -> Any:
+    import msgspec
+
+    return msgspec.to_builtins(value, str_keys=True)
+
+
+def _write(path: Path, rows: Sequence[Any]) -> None:
+    try:
+        path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--json {path}: cannot be written: {error.strerror or error}") from error
