@@ -1,11 +1,11 @@
-"""Every number of the performance model that is not a device's or a model's own, with where it comes from.
+"""The numbers of the performance model: each with its unit, where it comes from, and what it moves.
 
-* ``given``: a public default or figure, named;
-* ``fitted``: chosen so that the model reproduces the figure named, of the paper's sections 2, 8 and 15 only; a test
-  computes it anew;
-* ``assumed``: ours, with the range in which it may lie and what it moves, so that a user can vary it.
+* ``given``: stated by the paper, or by the documentation of a component that it names;
+* ``fitted``: solved for, so that one figure of the paper's description of its workload and hardware (sections 2, 8
+  and 15 of our notes) comes out; :mod:`rollart.simulation.calibration` repeats the fit;
+* ``assumed``: ours, with the range in which we would believe it.
 
-No constant is fitted to the outcome of one of the paper's experiments. Called by all models of the simulator.
+No constant is fitted to the outcome of one of the paper's experiments. Called by every model of the simulator.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-GIB = float(2**30)
+Basis = Literal["given", "fitted", "assumed"]
 
 
 class Constant(NamedTuple):
-    """A number and how it is known.
+    """One number of the model.
 
     Attributes:
-        value: As used unless a configuration overrides it (``simulation.constants``).
-        unit: Of the value.
-        basis: See the module docstring.
-        source: Where it stands, to what it is fitted, or why it is assumed.
-        low, high: Plausible range.
-        moves: What changes with it.
+        value, unit: The number.
+        basis: How it is known.
+        source: Who gives it, the figure that it is fitted to, or why it is assumed.
+        low, high: Range in which it may lie.
+        moves: What hangs on it.
     """
 
     value: float
     unit: str
-    basis: Literal["given", "fitted", "assumed"]
+    basis: Basis
     source: str
     low: float
     high: float
@@ -41,209 +40,155 @@ class Constant(NamedTuple):
 
 
 CONSTANTS: dict[str, Constant] = {
-    "gemm_share": Constant(
-        0.55,
-        "of peak FLOPS",
-        "assumed",
-        "large matrix products of an inference engine in bfloat16",
-        0.4,
-        0.7,
-        "prefill, and decode of large batches",
+    "kv_memory_fraction": Constant(
+        *(0.9, "share", "given", "vLLM's default share of device memory"),
+        *(0.8, 0.95, "KV capacity"),
     ),
-    "attention_share": Constant(
-        0.35,
-        "of peak FLOPS",
-        "assumed",
-        "attention of prompts over long contexts",
-        0.2,
-        0.5,
-        "prefill of long histories",
+    "activation_bytes": Constant(
+        *(3e9, "bytes a device", "assumed", "activations, CUDA graphs and communication buffers of an engine"),
+        *(1.5e9, 6e9, "KV capacity"),
     ),
-    "bandwidth_share": Constant(
-        0.75,
-        "of peak bytes/s",
-        "assumed",
-        "weights and KV read by decode kernels",
-        0.6,
-        0.85,
-        "decode",
+    "max_step_tokens": Constant(
+        *(8192.0, "tokens", "assumed", "vLLM's default for chunked prefill on large GPUs"),
+        *(2048.0, 16384.0, "how long decoding requests wait beside prompts"),
     ),
-    "step_overhead": Constant(
-        0.005,
-        "s",
-        "assumed",
-        "scheduling, sampling and output of a step beside its kernels",
-        0.002,
-        0.01,
-        "decode of small models",
+    "bandwidth_efficiency": Constant(
+        *(0.8, "share of peak", "assumed", "what large reads of weights and KV reach"),
+        *(0.65, 0.9, "decode speed"),
     ),
-    "allreduce_latency": Constant(
-        15e-6,
-        "s",
-        "assumed",
-        "one all-reduce inside a node",
-        5e-6,
-        40e-6,
-        "decode under tensor parallelism",
+    "gemm_efficiency": Constant(
+        *(0.5, "share of peak", "fitted", "Figure 4, FrozenLake"),
+        *(0.3, 0.8, "prefill speed, and decode speed of large batches on H20"),
     ),
-    "link_share": Constant(
-        0.6,
-        "of NVLink bytes/s",
-        "assumed",
-        "large all-reduces inside a node",
-        0.4,
-        0.8,
-        "prefill under tensor parallelism",
+    "attention_efficiency": Constant(
+        *(0.4, "share of peak", "assumed", "attention kernels reach less than matrix products"),
+        *(0.25, 0.65, "prefill speed at long contexts"),
     ),
-    "memory_share": Constant(
-        0.9,
-        "of device memory",
-        "given",
-        "vLLM's default gpu_memory_utilization",
-        0.8,
-        0.95,
-        "KV capacity",
+    "step_seconds": Constant(
+        *(0.005, "s a step", "fitted", "Figure 4, GEM-math"),
+        *(0.002, 0.02, "decode speed of small batches"),
     ),
-    "workspace_bytes": Constant(
-        4e9,
-        "bytes a device",
-        "assumed",
-        "activations, CUDA graphs, communication buffers",
-        2e9,
-        8e9,
-        "KV capacity",
+    "row_seconds": Constant(
+        *(2e-5, "s a request and step", "assumed", "scheduling, sampling and output of one token"),
+        *(0.0, 1e-4, "decode speed of large batches"),
     ),
-    "step_tokens": Constant(
-        8192,
-        "tokens",
-        "given",
-        "vLLM 0.8's default max_num_batched_tokens of its LLM class",
-        2048,
-        16384,
-        "how prompts share steps with decoding",
+    "all_reduce_seconds": Constant(
+        *(1.5e-5, "s", "assumed", "latency of a small all-reduce in a CUDA graph; two a layer"),
+        *(8e-6, 4e-5, "decode speed of engines with several devices"),
     ),
-    "train_share": Constant(
-        0.0991,
-        "of peak FLOPS",
-        "fitted",
-        "paper, section 3: training is 23.1 % of a clean iteration of 365.7 s (Qwen3-8B, 128 SWE-bench trajectories, "
-        "32 H800); covers all that the training stage does, padding and imbalance included",
-        0.07,
-        0.2,
-        "train step",
+    "all_reduce_bandwidth": Constant(
+        *(150e9, "bytes/s", "assumed", "what a ring reaches of the H800's NVLink, 400 GB/s in both directions"),
+        *(100e9, 350e9, "prefill speed of engines with several devices"),
+    ),
+    "train_efficiency": Constant(
+        *(0.1, "share of peak", "fitted", "section 2: training is 23.1 % of a clean iteration of 365.7 s"),
+        *(0.06, 0.45, "training time"),
     ),
     "train_passes": Constant(
-        4.0,
-        "forward passes",
-        "assumed",
-        "forward, backward (twice a forward), and log-probabilities computed anew",
-        3.0,
-        5.0,
-        "nothing for dense models of about 8B, to whose step time train_share is fitted",
+        *(4.0, "forward passes", "assumed", "one forward, a backward of two, log-probabilities before"),
+        *(3.0, 6.0, "training time, together with train_efficiency; the fit absorbs it"),
     ),
-    "train_scaling": Constant(
-        0.1,
-        "exponent",
-        "assumed",
-        "efficiency falls with devices ** -0.1 from the 32 of the fitted figure",
-        0.0,
-        0.25,
-        "train step on many devices",
+    "train_fixed_seconds": Constant(
+        *(10.0, "s", "assumed", "optimizer, packing, dispatch of the batch, synchronisation"),
+        *(2.0, 30.0, "training time of small batches"),
+    ),
+    "train_scaling_loss": Constant(
+        *(0.1, "exponent", "assumed", "efficiency falls with (devices / 32) to this power: communication and bubbles"),
+        *(0.0, 0.3, "training time at other sizes than the profile's 32 devices"),
+    ),
+    "bucket_bytes": Constant(
+        *(float(2**30), "bytes", "given", "paper, section on weights: buckets of about 1 GB"),
+        *(2.0**28, 2.0**31, "number of buckets"),
+    ),
+    "bucket_seconds": Constant(
+        *(0.02, "s a bucket", "assumed", "registration and metadata of one bucket in the store"),
+        *(0.0, 0.1, "transfers; the fitted rates absorb it"),
     ),
     "push_rate": Constant(
-        15.26 / 32.4 * GIB,
-        "bytes/s",
-        "fitted",
-        "paper, Table 4, column 8B: push 32.4 s",
-        0.4 * GIB,
-        2.2 * GIB,
-        "when a new version reaches the engines",
+        *(5e8, "bytes/s", "fitted", "Table 4, 8B: push 32.4 s"),
+        *(4e8, 2.2e9, "when new weights are there"),
     ),
     "pull_rate": Constant(
-        15.26 / 6.2 * GIB,
-        "bytes/s",
-        "fitted",
-        "paper, Table 4, column 8B: accumulated pull 6.2 s",
-        1.5 * GIB,
-        5.0 * GIB,
-        "when a new version reaches the engines; the exposed time if the transfer blocks",
+        *(2.7e9, "bytes/s", "fitted", "Table 4, 8B: accumulated pull 6.2 s"),
+        *(1.5e9, 1.2e10, "when an engine has new weights at hand"),
+    ),
+    "cluster_link": Constant(
+        *(5e10, "bytes/s", "given", "paper: 400 Gbps InfiniBand inside a cluster"),
+        *(2.5e10, 4e11, "broadcasts, and pulls of many engines through one link"),
+    ),
+    "broadcast_efficiency": Constant(
+        *(0.4, "share of the link", "assumed", "gathering the trainer's shards and a broadcast, bucket by bucket"),
+        *(0.1, 0.85, "weight updates inside one cluster"),
     ),
     "swap_rate": Constant(
-        25e9,
-        "bytes/s a device",
-        "assumed",
-        "host to device over PCIe 5, half of its peak",
-        12e9,
-        50e9,
-        "exposed update",
+        *(2.5e10, "bytes/s a device", "assumed", "host to device over PCIe 5 by pinned memory, of 64 GB/s peak"),
+        *(1e10, 5e10, "what of an update stays exposed"),
     ),
-    "broadcast_rate": Constant(
-        8.0 * GIB,
-        "bytes/s",
-        "given",
-        "verl's checkpoint engine README: about 7 s for 30B by NCCL",
-        4.0 * GIB,
-        20.0 * GIB,
-        "exposed update inside one cluster",
+    "swap_seconds": Constant(
+        *(0.3, "s", "assumed", "pausing the engine, loading and resetting its caches"),
+        *(0.05, 2.0, "what of an update stays exposed"),
     ),
-    "kv_rate": Constant(
-        11.5 * GIB,
-        "bytes/s",
-        "fitted",
-        "paper, Table 3, RDMA: slope of seconds over size from 8B to 32B",
-        5.0 * GIB,
-        40.0 * GIB,
-        "prefill/decode disaggregation",
+    "tcp_rate": Constant(
+        *(2.37e9, "bytes/s", "fitted", "Table 3, 8B by TCP: 6.911 s"),
+        *(1.5e9, 1e10, "KV transfers over Ethernet"),
     ),
-    "kv_latency": Constant(
-        0.005,
-        "s",
-        "assumed",
-        "start of a KV transfer",
-        0.001,
-        0.02,
-        "prefill/decode disaggregation",
+    "rdma_rate": Constant(
+        *(1.2e10, "bytes/s", "fitted", "Table 3, 8B and 32B by RDMA: 5.466 and 9.442 s"),
+        *(6e9, 4e10, "KV transfers over InfiniBand"),
+    ),
+    "rdma_fixed_seconds": Constant(
+        *(4.1, "s", "fitted", "Table 3, 8B and 32B by RDMA: what does not grow with the size"),
+        *(0.0, 5.0, "nothing but Table 3: connections that last do not pay it again"),
+    ),
+    "kv_transfer_seconds": Constant(
+        *(0.005, "s a request", "assumed", "handing over one request between a prefill and a decode engine"),
+        *(0.001, 0.05, "prefill and decode on different engines"),
     ),
 }
 
-TRAIN_REFERENCE = 32
-"""Devices of the figure that ``train_share`` is fitted to."""
 
+class Constants(msgspec.Struct, frozen=True, kw_only=True):
+    """The values of :data:`CONSTANTS`, one field each."""
 
-class Constants(msgspec.Struct, frozen=True):
-    """The values in use; see :data:`CONSTANTS`."""
-
-    gemm_share: float
-    attention_share: float
-    bandwidth_share: float
-    step_overhead: float
-    allreduce_latency: float
-    link_share: float
-    memory_share: float
-    workspace_bytes: float
-    step_tokens: float
-    train_share: float
-    train_passes: float
-    train_scaling: float
-    push_rate: float
-    pull_rate: float
-    swap_rate: float
-    broadcast_rate: float
-    kv_rate: float
-    kv_latency: float
+    kv_memory_fraction: float = CONSTANTS["kv_memory_fraction"].value
+    activation_bytes: float = CONSTANTS["activation_bytes"].value
+    max_step_tokens: float = CONSTANTS["max_step_tokens"].value
+    bandwidth_efficiency: float = CONSTANTS["bandwidth_efficiency"].value
+    gemm_efficiency: float = CONSTANTS["gemm_efficiency"].value
+    attention_efficiency: float = CONSTANTS["attention_efficiency"].value
+    step_seconds: float = CONSTANTS["step_seconds"].value
+    row_seconds: float = CONSTANTS["row_seconds"].value
+    all_reduce_seconds: float = CONSTANTS["all_reduce_seconds"].value
+    all_reduce_bandwidth: float = CONSTANTS["all_reduce_bandwidth"].value
+    train_efficiency: float = CONSTANTS["train_efficiency"].value
+    train_passes: float = CONSTANTS["train_passes"].value
+    train_fixed_seconds: float = CONSTANTS["train_fixed_seconds"].value
+    train_scaling_loss: float = CONSTANTS["train_scaling_loss"].value
+    bucket_bytes: float = CONSTANTS["bucket_bytes"].value
+    bucket_seconds: float = CONSTANTS["bucket_seconds"].value
+    push_rate: float = CONSTANTS["push_rate"].value
+    pull_rate: float = CONSTANTS["pull_rate"].value
+    cluster_link: float = CONSTANTS["cluster_link"].value
+    broadcast_efficiency: float = CONSTANTS["broadcast_efficiency"].value
+    swap_rate: float = CONSTANTS["swap_rate"].value
+    swap_seconds: float = CONSTANTS["swap_seconds"].value
+    tcp_rate: float = CONSTANTS["tcp_rate"].value
+    rdma_rate: float = CONSTANTS["rdma_rate"].value
+    rdma_fixed_seconds: float = CONSTANTS["rdma_fixed_seconds"].value
+    kv_transfer_seconds: float = CONSTANTS["kv_transfer_seconds"].value
 
     @classmethod
     def with_overrides(cls, overrides: Mapping[str, float]) -> Constants:
-        """The table's values, those of ``overrides`` in their place.
+        """The constants with some replaced.
 
         Raises:
-            ValueError: there is no constant of that name, or a value is not positive.
+            ValueError: there is no constant of a name (the message names the nearest), or a value is negative.
         """
         for name, value in overrides.items():
             if name not in CONSTANTS:
                 near = difflib.get_close_matches(name, CONSTANTS, n=1)
-                hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(CONSTANTS)}"
-                raise ValueError(f"simulation.constants: no constant '{name}': {hint}")
-            if not 0 < value < float("inf") and name != "train_scaling":
-                raise ValueError(f"simulation.constants.{name} is {value}: it must be above 0")
-        return cls(**({name: each.value for name, each in CONSTANTS.items()} | dict(overrides)))
+                hint = f"did you mean '{near[0]}'?" if near else f"constants: {', '.join(CONSTANTS)}"
+                raise ValueError(f"unknown constant '{name}': {hint}")
+            if not value >= 0 or (value == 0 and CONSTANTS[name].low > 0):
+                raise ValueError(f"constant '{name}' is {value}: give a number above 0, in {CONSTANTS[name].unit}")
+        return cls(**overrides)

@@ -78,7 +78,10 @@ domains:
         ("  math: {weight: 1}\n", ["CONFIG.yaml:4: domains.math.env: is required, add it"]),
         ("rollout: {hosts: 0}\n", ["CONFIG.yaml:4: rollout.hosts: must be 1 or more, not 0"]),
         ("rollout: {hosts: many}\n", ["CONFIG.yaml:4: rollout.hosts: must be a whole number, not 'many'"]),
-        ("run: {mode: fast}\n", ["CONFIG.yaml:4: run.mode: must be 'sync', 'sync_plus', 'one_off', 'areal' or 'rollart', not 'fast'"]),
+        (
+            "run: {mode: fast}\n",
+            ["CONFIG.yaml:4: run.mode: must be 'sync', 'sync_plus', 'one_off', 'areal' or 'rollart', not 'fast'"],
+        ),
         ("run: {name: a/b}\n", ["CONFIG.yaml:4: run.name: must match"]),
         ("run: 3\n", ["CONFIG.yaml:4: run: must be a mapping of keys to values, not 3"]),
         ("run:\n  seed: 1\n  seed: 2\n", ["CONFIG.yaml:6: run.seed: given twice, keep one of them"]),

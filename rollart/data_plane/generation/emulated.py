@@ -146,7 +146,8 @@ class EmulatedCore(RequestCore):
         """Those of ``_rows`` of whose history something is to be computed, first come first."""
         self._preempted: deque[_Row] = deque()
         self._held = 0
-        """Tokens of the requests in ``_rows``."""
+        """Tokens of the requests in ``_rows``; the step under way, after which others join, adds ``_growing``."""
+        self._growing = 0
         self._ends: list[tuple[int, int, _Row]] = []
         """Heap of (end, order, row) of those that decode; entries with another end than their row's are void."""
         self._pushed = 0
@@ -156,6 +157,11 @@ class EmulatedCore(RequestCore):
         self._elapsed = 0.0
         self._prefill_tokens = self._cached_tokens = self._generated_tokens = self._preemptions = 0
         self._busy_seconds = 0.0
+
+    @property
+    def kv_capacity(self) -> int:
+        """Tokens whose KV the engine can hold."""
+        return self._capacity
 
     def info(self) -> EngineInfo:
         return EngineInfo(
@@ -304,18 +310,18 @@ class EmulatedCore(RequestCore):
             self._preemptions += 1
 
     def _fits(self, tokens: int) -> bool:
+        return not self._preempted and self._has_room(tokens)
+
+    def _has_room(self, tokens: int) -> bool:
+        """Whether a history of ``tokens`` can join."""
         # a step of all rows must fit too; one request alone always does, since the KV holds a whole context
-        need = self._held + tokens + len(self._rows) + 1 + self._watermark
-        return not self._preempted and (need <= self._capacity or not self._rows)
+        need = self._held + self._growing + tokens + len(self._rows) + 1 + self._watermark
+        return need <= self._capacity or not self._rows
 
     def _admit_all(self) -> None:
         """Let requests in as long as they fit, those first that had to give way."""
-        while self._preempted:
-            row = self._preempted.popleft()
-            if not self._fits(row.length):
-                self._preempted.appendleft(row)
-                return
-            self._enter(row)
+        while self._preempted and self._has_room(self._preempted[0].length):
+            self._enter(self._preempted.popleft())
         while admitted := self._admit(1):
             session, request = admitted[0]
             self._cached_tokens += session.cached_tokens
@@ -334,7 +340,8 @@ class EmulatedCore(RequestCore):
     def _compose(self, ahead: int) -> None:
         """Plan the steps up to the next request's end, after ``ahead`` decode steps that are planned already."""
         decoding = len(self._rows) - len(self._pending)
-        held, steps = self._held + ahead * decoding, self._steps + ahead
+        self._growing = ahead * decoding
+        held, steps = self._held + self._growing, self._steps + ahead
         if ahead and (self._next_end() <= steps or held + len(self._rows) > self._capacity):
             return
         if self._waiting or self._preempted:
