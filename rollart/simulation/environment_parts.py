@@ -2,7 +2,7 @@
 
 Sessions are those of a real run around the environment ``emulated``, prompts are lengths, and a scorer gives the
 environment's own verdict after a call of the host's :class:`~rollart.simulation.serverless.RewardCapacity`, which all
-domains of the host share. Called by the simulated runtime.
+domains of the host share. Placed by the simulator.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 
 from rollart.config.domains import DomainConfig, RewardConfig
 from rollart.config.draw import sampler
-from rollart.config.simulation import SimulatedConfig, WorkloadConfig
+from rollart.config.simulation import WorkloadConfig
 from rollart.control_plane.domain_parts import FAULTS
 from rollart.control_plane.env_host import EnvHost
 from rollart.control_plane.env_manager import DomainParts, HostParts, Session
@@ -21,6 +21,7 @@ from rollart.data_plane.environment.registry import check_domain
 from rollart.data_plane.environment.session import open_session
 from rollart.data_plane.rendering.lengths import LengthRenderer
 from rollart.data_plane.reward.score import FIRST_PAUSE, EnvironmentScorer, RewardError
+from rollart.simulation.crossing import configuration
 from rollart.simulation.serverless import RewardCapacity, RewardStats
 from rollart.types import EpisodeSpec, FailureKind, Score, Trajectory, derive_seed
 
@@ -96,13 +97,13 @@ def build_parts(config_json: str, number: str) -> SimulatedParts:
     """The parts of every domain of one simulated environment host.
 
     Args:
-        config_json: A :class:`SimulatedConfig`.
+        config_json: The simulated run.
         number: Which of the ``rollout.hosts`` hosts it is, from 0; decides its part of the reward capacity.
 
     Raises:
         ValueError: a domain's arguments, or the reward's hardware class, are wrong; the message says what to do.
     """
-    config = SimulatedConfig.model_validate_json(config_json)
+    config = configuration(config_json)
     simulation = config.simulation
     capacity = RewardCapacity(simulation.reward, int(number), config.rollout.hosts)
     domains = {}

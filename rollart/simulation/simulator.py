@@ -1,7 +1,8 @@
-"""One simulated run: the resource manager, the Clusters and the Job of a real run, on a virtual clock.
+"""One simulated run: the resource manager, the Clusters and the Job of a real run around modelled workers.
 
-Only the workers are modelled. The event log, the summary and the report are those of a training run, and the same
-configuration gives the same log, byte for byte: its wall time starts at 0.
+The event log, the summary and the report are those of a training run. :func:`simulate` plays it on a virtual clock,
+where the same configuration gives the same log, byte for byte. Placed by another runtime on a real loop, the same
+:class:`SimulatedRun` is an emulation: its workers sleep for as long as the performance model says.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from rollart.resource_plane.job_resources import job_resources
 from rollart.resource_plane.planning import worker_requests
 from rollart.resource_plane.pools import pools_of
 from rollart.resource_plane.resource_manager import ResourceManager
+from rollart.runtime.runtime import Runtime
 from rollart.simulation import virtual_loop
 from rollart.simulation.environment_parts import PARTS, SimulatedEnvHost
 from rollart.simulation.measures import Measured, Measures
@@ -39,8 +41,8 @@ AFFINITIES = {role.role: role.hardware_affinity for role in (ActorTrain, ActorGe
 EVENTS = "events"
 """Folder of the event log in a run folder."""
 
-DEADLINE = 60.0
-"""Of a placement, which takes no time here."""
+STATS_SECONDS = 60.0
+"""Deadline for asking a host what its rewards took."""
 
 
 class SimulationResult(msgspec.Struct, frozen=True):
@@ -49,7 +51,7 @@ class SimulationResult(msgspec.Struct, frozen=True):
     Attributes:
         measured: Its numbers.
         rewards: Of each environment host.
-        seconds: Simulated seconds.
+        seconds: From the start of the job to its end, on the clock of its loop.
         cost: Device-hours by their price (an H20-hour is 1), serverless instances included.
     """
 
@@ -76,51 +78,81 @@ def simulate(
         ValueError: the model does not fit an engine, or too few iterations are left to measure.
         rollart.simulation.virtual_loop.Deadlock: nothing can happen any more; the message says who waits for whom.
     """
-    run = _Run(config, folder, skipped, log, sink)
+    run = SimulatedRun(config, folder, skipped, log, sink)
+
+    async def play() -> SimulationResult:
+        runtime = SimulatedRuntime()
+        result = await run.play(runtime)
+        await runtime.stop()
+        return result
+
     with _little_garbage_collection():
-        return virtual_loop.run(run.play(), run.explain)
+        return virtual_loop.run(play(), run.explain)
 
 
-class _Run:
-    """One run and what it is made of."""
+class SimulatedRun:
+    """One run and what it is made of; played once.
 
-    def __init__(self, config: SimulatedConfig, folder: Path, skipped: int, log: bool, sink: EventSink | None) -> None:
+    Args:
+        config, folder, skipped, log, sink: As of :func:`simulate`.
+        wall_time: Unix time of its start, for the event log; a virtual run starts at 0, so that logs can be compared.
+    """
+
+    def __init__(
+        self,
+        config: SimulatedConfig,
+        folder: Path,
+        skipped: int = 1,
+        log: bool = True,
+        sink: EventSink | None = None,
+        wall_time: float = 0.0,
+    ) -> None:
         self._config = config
         self._folder = folder
         self._skipped = skipped
         self._log = log
         self._sink = sink
+        self._wall_time = wall_time
         self._job: Job | None = None
 
     def explain(self) -> str:
         """Who waits for whom."""
         return "" if self._job is None else self._job.wait_graph()
 
-    async def play(self) -> SimulationResult:
+    async def play(self, runtime: Runtime) -> SimulationResult:
+        """Place the workers and run the job to its end; the caller stops the runtime.
+
+        Raises:
+            PlacementError, WorkerError, WorkerLost: a worker did not start, or failed.
+            PlanError, ValueError: as :func:`simulate`.
+        """
         config, loop = self._config, asyncio.get_running_loop()
         measures = Measures(loop.time)
         sinks: list[EventSink] = [measures] if self._sink is None else [measures, self._sink]
-        log = EventLog(self._folder / EVENTS, config.run.name, "driver", 0.0, 0.0, loop.time) if self._log else None
+        log = self._event_log(loop) if self._log else None
         if log is not None:
             sinks.insert(0, log)
         try:
             async with job_resources(config.run.name, Tee(*sinks)) as resources:
-                runtime = SimulatedRuntime()
                 workers = await self._place(runtime, resources, Tee(*sinks))
                 hooks = JobHooks(lambda batch: None, lambda index: None)
                 affinity = config.placement.affinity
                 self._job = Job(config, workers, affinity, self._folder, Tee(*sinks), hooks, JobState())
+                began = loop.time()
                 await self._job.run()
-                ended = loop.time()
-                rewards = [await host.call("reward_stats", timeout=DEADLINE) for host in workers.hosts]
-                await runtime.stop()
+                seconds = loop.time() - began
+                rewards = [await host.call("reward_stats", timeout=STATS_SECONDS) for host in workers.hosts]
         finally:
             if log is not None:
                 log.close()
         measured = measures.result(config.alpha, self._skipped)
-        return SimulationResult(measured, tuple(rewards), ended, self._cost(ended, rewards))
+        return SimulationResult(measured, tuple(rewards), seconds, self._cost(seconds, rewards))
 
-    async def _place(self, runtime: SimulatedRuntime, resources: ResourceManager, sink: EventSink) -> JobWorkers:
+    def _event_log(self, loop: asyncio.AbstractEventLoop) -> EventLog:
+        folder, run = self._folder / EVENTS, self._config.run.name
+        return EventLog(folder, run, "driver", loop.time(), self._wall_time, loop.time)
+
+    async def _place(self, runtime: Runtime, resources: ResourceManager, sink: EventSink) -> JobWorkers:
         config = self._config
         await resources.declare(pools_of(config.pools))
         requests = worker_requests(config, AFFINITIES)
@@ -136,12 +168,12 @@ class _Run:
                 runtime=runtime,
                 resources=resources,
                 sink=sink,
-                deadline=DEADLINE,
+                deadline=config.placement.deadline,
             )
 
         text = config.model_dump_json()
-        train = await cluster(SimulatedLearner, lambda _, hardware_class: (config, hardware_class))
-        generate = await cluster(SimulatedGenerator, lambda index, hardware_class: (config, index, hardware_class))
+        train = await cluster(SimulatedLearner, lambda _, hardware_class: (text, hardware_class))
+        generate = await cluster(SimulatedGenerator, lambda index, hardware_class: (text, index, hardware_class))
         hosts = await cluster(SimulatedEnvHost, lambda index, _: (PARTS, [text, str(index)]))
         return JobWorkers(train.handles[0], generate.handles, hosts.handles, hosts.restart)
 

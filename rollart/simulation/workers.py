@@ -1,8 +1,9 @@
 """The modelled Workers of a simulated run: engines and a trainer that take the time their hardware would.
 
 They are the Workers of a real run around cores without a model, so the control plane cannot tell them apart: a call
-of ``publish``, ``prefetch``, ``update`` or ``train_step`` takes as long as the performance model says. The
-environment hosts are in :mod:`rollart.simulation.environment_parts`.
+of ``publish``, ``prefetch``, ``update`` or ``train_step`` takes as long as the performance model says, on the clock
+of the running loop: virtual in a simulation, real on the actors of an emulation. The environment hosts are in
+:mod:`rollart.simulation.environment_parts`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rollart.data_plane.training.emulated import EmulatedLearner, EmulatedTimes,
 from rollart.data_plane.weights.store import Manifest
 from rollart.resource_plane.hardware import hardware
 from rollart.simulation.constants import Constants
+from rollart.simulation.crossing import configuration
 from rollart.simulation.engine_model import EngineModel
 from rollart.simulation.links import broadcast_seconds, pull_seconds, push_seconds, swap_seconds
 from rollart.simulation.shapes import shape
@@ -44,12 +46,13 @@ class SimulatedGenerator(EngineWorker):
     """A modelled engine.
 
     Args:
-        config: The simulated run.
+        config_json: The simulated run.
         number: Which of its engines this is.
         hardware_class: Of its devices.
     """
 
-    def __init__(self, config: SimulatedConfig, number: int, hardware_class: str) -> None:
+    def __init__(self, config_json: str, number: int, hardware_class: str) -> None:
+        config = configuration(config_json)
         constants = Constants.with_overrides(config.simulation.constants)
         model, devices = shape(config.simulation.model), config.engine.devices
         core = EmulatedCore(
@@ -82,11 +85,12 @@ class SimulatedLearner(EmulatedLearner):
     """A modelled trainer.
 
     Args:
-        config: The simulated run.
+        config_json: The simulated run.
         hardware_class: Of its devices.
     """
 
-    def __init__(self, config: SimulatedConfig, hardware_class: str) -> None:
+    def __init__(self, config_json: str, hardware_class: str) -> None:
+        config = configuration(config_json)
         super().__init__(config.run.seed, EmulatedTimes())
         self._constants = Constants.with_overrides(config.simulation.constants)
         self._shape = shape(config.simulation.model)
