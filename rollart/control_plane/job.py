@@ -214,7 +214,8 @@ class Job:
                 await wiring.evaluation.play(self._start.version, random=True)
             await wiring.evaluation.play(self._start.version)
         self._training_since = _now()
-        if not self._time_is_up:  # a resumed run may have used it up
+        # a resumed run may have used its time up, and the first evaluation may have been interrupted
+        if not (self._interrupted or self._time_is_up):
             wiring.scheduler.open()
             await wiring.loop.train()
         train_seconds = self._trained_seconds()

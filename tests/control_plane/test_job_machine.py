@@ -127,17 +127,19 @@ class JobMachine(RuleBasedStateMachine):
     def what_can_be_seen_at_a_moment_holds(self) -> None:
         if not hasattr(self, "running"):
             return
-        assert self.recorder.breaches == []
+        found = [*self.recorder.breaches]
         wiring = self.live.job.wiring
         if wiring is not None and self.alive:
-            assert unaccounted(wiring) == []
+            found += unaccounted(wiring)
+        assert not found, "\n".join(found)
 
     def check_at_rest(self) -> None:
         story = Story(
             *(self.scenario, self.recorder.events, self.recorder.times, self.batches),
             *(self.running.exception(), self.recorder.breaches, self.starts, self.stops),
         )
-        assert violations(story) == []
+        found = violations(story)
+        assert not found, "\n".join(found)
 
     def teardown(self) -> None:
         if not hasattr(self, "running"):

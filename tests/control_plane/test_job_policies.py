@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,19 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from invariants import Story, violations
 from scenarios import NEVER, Scenario, random_scenario
-from virtual_job import Hang, LiveJob, Recorder, play
+from virtual_job import Hang, play
 
 from rollart.config.modes import Mode
 from rollart.control_plane import rollout_scheduler
 from rollart.control_plane.barrier import Barrier
-from rollart.control_plane.env_host import HostReport
-from rollart.control_plane.env_manager import Cancelled
-from rollart.control_plane.job import JobResult
-from rollart.control_plane.job_state import JobState
 from rollart.control_plane.waits import Signal
 from rollart.data_plane.training.emulated import EmulatedLearner
 from rollart.events import TrajectoryEnded, TrajectoryScored, TurnFinished
-from rollart.simulation import virtual_loop
 from rollart.simulation.virtual_loop import Deadlock
 from rollart.types import Outcome, Purpose, TrainBatch, TrainReport
 
@@ -201,34 +195,3 @@ def test_evaluations_are_no_part_of_the_lock_step() -> None:
     story = play(Scenario(seed=3, mode="sync", iterations=2, evaluate_every=1))
     assert violations(story) == []
     assert any(isinstance(e, TurnFinished) and e.id.purpose is Purpose.EVAL for e in story.events)
-
-
-@pytest.mark.parametrize("late", ["lost", "cancelled"])
-def test_what_a_host_tells_of_trajectories_that_were_given_up_is_no_news(late: str, tmp_path: Path) -> None:
-    """A run that ends does not wait for ever for its hosts; what they say afterwards does not fail it."""
-    scenario = Scenario(seed=4, iterations=20)
-    recorder = Recorder(scenario)
-    live = LiveJob(scenario, recorder, [], tmp_path, JobState())
-
-    async def main() -> JobResult:
-        await live.place()
-        running = asyncio.get_running_loop().create_task(live.run())
-        await asyncio.sleep(0.5)
-        wiring = live.job.wiring
-        assert wiring is not None
-        scheduler, (host,) = wiring.scheduler, wiring.hosts
-        scheduler.finish()
-        held = list(wiring.cores.ledger.open)
-        assert held
-        scheduler.abandon_open()
-        assert wiring.cores.ledger.in_flight == 0
-        if late == "lost":
-            scheduler.host_lost(host, "gone")
-        else:
-            scheduler.receive(host, HostReport(cancelled=[Cancelled(id, 1) for id in held]))
-        live.job.interrupt()
-        return await running
-
-    assert virtual_loop.run(main(), recorder.wait_graph).interrupted
-    ended = [event.id for event in recorder.events if isinstance(event, TrajectoryEnded)]
-    assert len(ended) == len(set(ended))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from invariants import Story, breaches
+from invariants import Story, breaches, unaccounted
 from scenarios import Scenario, config_of
 from weather import WEATHER, OutdoorGenerator, OutdoorLearner
 
@@ -23,27 +23,30 @@ from rollart.control_plane.job_state import JobState
 from rollart.control_plane.wiring import JobWorkers
 from rollart.data_plane.generation.emulated import EmulatedLengths, EmulatedSpeed
 from rollart.data_plane.training.emulated import EmulatedTimes, emulated_manifest
-from rollart.events import Event, TurnFinished
+from rollart.events import Event, PoolBusy, TurnFinished
 from rollart.runtime.in_process import InProcessRuntime
 from rollart.runtime.runtime import Placement, PlacementError, WorkerHandle
 from rollart.simulation import virtual_loop
-from rollart.types import TrainBatch
+from rollart.types import Purpose, TrainBatch
 
 SCRATCH = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Checkpoints of emulated runs are worth no disk."""
 
 EVENT_LIMIT = 3_000
-"""A scenario needs a few hundred, turns not counted."""
+"""A scenario needs a few hundred, not counted the turns and what is reported again and again."""
 
 VIRTUAL_LIMIT = 1_000.0
 """Virtual seconds after which a run counts as hanging; a scenario needs a few dozen."""
+
+LOOK_SECONDS = 0.11
+"""Virtual seconds between two looks at who holds which trajectory."""
 
 SPEED = EmulatedSpeed(step_seconds=0.02, row_seconds=0.001)
 LENGTHS = EmulatedLengths(mean=6.0, spread=0.7)
 
 
 class Hang(AssertionError):
-    """The run does not end although time goes on; the message has the wait-for graph."""
+    """The run does not end although time goes on, or things happen; the message has the wait-for graph."""
 
 
 class Recorder:
@@ -60,11 +63,11 @@ class Recorder:
     def emit(self, event: Event) -> None:
         self.events.append(event)
         self.times.append(asyncio.get_running_loop().time())
-        if isinstance(event, TurnFinished):
+        if isinstance(event, TurnFinished | PoolBusy):
             return
         self._counted += 1
         if self._counted > EVENT_LIMIT:
-            raise AssertionError(f"the run goes on for ever: {EVENT_LIMIT} events")
+            raise Hang(f"the run goes on for ever, {EVENT_LIMIT} events; who waits for whom:\n{self.wait_graph()}")
         if self.job is not None and self.job.wiring is not None:
             self.breaches += breaches(self.job.wiring, self._scenario)
 
@@ -102,7 +105,8 @@ class LiveJob:
         self._restarts: Counter[int] = Counter()
         self._dead: list[WorkerHandle] = []
         """Kept: in one process the episodes of a dead host play on, unheard."""
-        self._kills: list[asyncio.Task[None]] = []
+        self._beside: list[asyncio.Task[None]] = []
+        """What goes on while it runs."""
         self.job: Job
 
     async def place(self) -> None:
@@ -132,19 +136,20 @@ class LiveJob:
             Exception: whatever ended it.
         """
         loop = asyncio.get_running_loop()
-        self._kills = [loop.create_task(self._kill_at(*each)) for each in self.scenario.kills]
+        self._beside = [loop.create_task(self._kill_at(*each)) for each in self.scenario.kills]
+        self._beside.append(loop.create_task(self._look()))
         running = loop.create_task(self.job.run())
         try:
             done, _ = await asyncio.wait({running}, timeout=VIRTUAL_LIMIT)
             if not done:
                 raise Hang(f"the run hangs; who waits for whom:\n{self.job.wait_graph()}")
-            if self.job.wiring is not None and (held := self.job.wiring.proxy.sessions) and not running.exception():
-                self._recorder.breaches.append(f"{held} sessions left at the LLMProxy")
-            return running.result()
+            result = running.result()
+            self._recorder.breaches += _left_over(self.job, result)
+            return result
         finally:
             running.cancel()
             await asyncio.wait({running})
-            for each in self._kills:
+            for each in self._beside:
                 each.cancel()
             await self._runtime.stop()
 
@@ -153,6 +158,15 @@ class LiveJob:
         if self.job.wiring is not None:
             self._dead.append(self.job.wiring.hosts[number].handle)
             await self._dead[-1].kill()
+
+    async def _look(self) -> None:
+        """Between two turns of the loop, again and again, until something is wrong."""
+        found: list[str] = []
+        while not found:
+            await asyncio.sleep(LOOK_SECONDS)
+            if self.job.wiring is not None:
+                found = unaccounted(self.job.wiring)
+        self._recorder.breaches += found
 
     async def _kill_at(self, moment: float, number: int) -> None:
         await asyncio.sleep(moment)
@@ -177,6 +191,13 @@ class LiveJob:
     def _iteration_ended(self, index: int) -> None:
         if index + 1 == self._stop_after:
             self.job.interrupt()
+
+
+def _left_over(job: Job, result: JobResult) -> list[str]:
+    """Sessions that a run which ended well has not released; a stop leaves the evaluation's to the engines' end."""
+    held = [] if job.wiring is None else list(job.wiring.proxy._sticky)
+    left = [id for id in held if not (result.interrupted and id.purpose is Purpose.EVAL)]
+    return [f"bound: the session of {id} is left at the LLMProxy" for id in left]
 
 
 def play(
