@@ -40,7 +40,7 @@ def stopped(scenario: Scenario, folder: Path, moment: float, before: Callable[[W
 def test_one_that_is_stopped_in_the_first_evaluation_starts_nothing(tmp_path: Path) -> None:
     seen: list[int] = []
     scenario = Scenario(seed=4, evaluate_every=1, iterations=20)
-    events = stopped(scenario, tmp_path, 0.1, lambda wiring: seen.append(wiring.proxy.sessions))
+    events = stopped(scenario, tmp_path, 0.1, lambda wiring: seen.append(len(wiring.scheduler._players)))
     assert seen[0] > 0, "the evaluation plays"
     assert [event for event in events if isinstance(event, TrajectoryStarted)] == []
 
