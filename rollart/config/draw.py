@@ -104,6 +104,29 @@ def upper_end(distribution: Draw) -> float:
     return _upper(distribution)
 
 
+def multiplied(distribution: Draw, factor: float) -> Draw:
+    """The distribution of ``factor`` times the value, whose draws take the same numbers of a source."""
+    checked_draw(distribution)
+    return _multiplied(distribution, factor)
+
+
+def _multiplied(distribution: Draw, factor: float) -> Draw:
+    if not isinstance(distribution, Mapping):
+        if not isinstance(distribution, Sequence):
+            return distribution * factor
+        return [part * factor for part in distribution]
+    changed: dict[str, Any] = {}
+    for key, value in distribution.items():
+        match key:
+            case "sigma" | "weights":
+                changed[key] = value  # of a logarithm, and of nothing that has a size
+            case "values" | "sample":
+                changed[key] = [_multiplied(part, factor) for part in value]
+            case _:
+                changed[key] = value * factor
+    return changed
+
+
 def _compiled(distribution: Draw) -> Sampler:
     if not isinstance(distribution, Mapping):
         if not isinstance(distribution, Sequence):

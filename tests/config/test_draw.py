@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rollart.config.base import Section
-from rollart.config.draw import Draw, draw, mean_of, sampler, upper_end
+from rollart.config.draw import Draw, draw, mean_of, multiplied, sampler, upper_end
 
 NUMBERS = st.floats(0.0, 1e6, allow_nan=False)
 
@@ -124,3 +124,12 @@ def test_in_a_section():
     assert mean_of(Latency().seconds) == pytest.approx(3.0 * math.exp(0.125))
     with pytest.raises(ValidationError, match=r"seconds\n.*lacks 'std'"):
         Latency.model_validate({"seconds": {"mean": 3}})
+
+
+@given(distributions(), st.integers(0, 2**32), st.floats(0.01, 100))
+def test_a_multiple_draws_the_multiple_of_each_value(distribution, seed, factor):
+    larger = multiplied(distribution, factor)
+    source, again = random.Random(seed), random.Random(seed)
+    for _ in range(5):
+        assert draw(larger, source) == pytest.approx(factor * draw(distribution, again), rel=1e-9, abs=1e-9)
+    assert mean_of(larger) == pytest.approx(factor * mean_of(distribution), rel=1e-6, abs=1e-9)
