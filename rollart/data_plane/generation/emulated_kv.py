@@ -3,7 +3,8 @@
 Invariants:
 
 * ``kept`` is the sum of the tokens kept for sessions that do not run;
-* what is kept for the session that rested first goes first; the session itself stays, and is computed again.
+* what is kept for the session that rested first goes first, the end of its history before the start, as with vLLM's
+  blocks; the session itself stays, and what it lost is computed again.
 
 Called by :class:`~rollart.data_plane.generation.emulated.EmulatedCore`.
 """
@@ -41,10 +42,15 @@ class KvSessions(SessionTable):
 
     def limit(self, room: int) -> None:
         """Let go of what rested first, until at most ``room`` tokens are kept."""
-        while self.kept > room and self._kept:
+        while (excess := self.kept - room) > 0 and self._kept:
             session = next(iter(self._kept))
-            self.take(session)
-            session.kv_length = 0
+            if excess >= self._kept[session]:
+                self.take(session)
+                session.kv_length = 0
+            else:
+                self._kept[session] -= excess
+                self.kept -= excess
+                session.kv_length = min(session.kv_length, self._kept[session])
 
     def forget_kv(self) -> None:
         super().forget_kv()

@@ -86,5 +86,8 @@ class SlowEngine:
         return sum(row.length for row in self._active)
 
     def _trim(self) -> None:
-        while self._cached and sum(self._cached.values()) + self._held() > self._capacity:
-            del self._cached[next(iter(self._cached))]
+        while self._cached and (excess := sum(self._cached.values()) + self._held() - self._capacity) > 0:
+            first = next(iter(self._cached))
+            self._cached[first] -= excess
+            if self._cached[first] <= 0:
+                del self._cached[first]
