@@ -10,7 +10,7 @@ Evaluation never comes here. Called by the RolloutScheduler; pure but for the ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from rollart.config.modes import Pace
 from rollart.control_plane.barrier import Barrier
@@ -72,10 +72,14 @@ class Stages:
         """Who waits, in one line for the watchdog; empty if nobody does."""
         barriers = (("requests", self._turns), ("actions", self._actions), ("scores", self._scores))
         return "; ".join(
-            f"{barrier.waiting} {name} wait for {len(missing)} others, first {missing[0]}"
+            f"{barrier.waiting} {name} wait for {_named(barrier.missing)}"
             for name, barrier in barriers
-            if barrier.waiting and (missing := barrier.missing)
+            if barrier.waiting
         )
+
+
+def _named(missing: Sequence[TrajectoryId]) -> str:
+    return f"{len(missing)} others, first {missing[0]}" if missing else "nobody, but were not released"
 
 
 def _nothing() -> None: ...

@@ -1,17 +1,16 @@
-"""The design's invariants (architecture, section 7), as far as virtual time can show them.
+"""The design's invariants (architecture, section 8), as far as virtual time can show them.
 
-``breaches`` looks at a live control plane, ``violations`` at everything that has happened; both list in words what is
-broken.
+``breaches`` and ``unaccounted`` look at a live control plane, ``violations`` at everything that has happened; all list
+in words what is broken, each by a line that begins with the kind of the violation.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator
 
-import msgspec
 from scenarios import NEVER, Scenario
+from story import Story
+from timing_invariants import timing_violations
 
 from rollart.control_plane.groups import MemberState
 from rollart.control_plane.outbox import FULL
@@ -20,49 +19,28 @@ from rollart.control_plane.wiring import Wiring
 from rollart.events import (
     Alarm,
     BatchFormed,
+    CheckpointSaved,
     DomainSuspended,
-    EngineUpdated,
-    Event,
-    ProtocolStep,
     RunEnded,
+    TrainStepped,
     TrajectoryEnded,
     TrajectoryScored,
     TrajectoryStarted,
-    TurnFinished,
-    VersionPublished,
 )
-from rollart.types import FailureKind, Outcome, Purpose, TrainBatch, TrajectoryId
+from rollart.runtime.runtime import WorkerLost
+from rollart.types import FailureKind, Outcome, Purpose, TrajectoryId
 
 
-class Story(msgspec.Struct):
-    """What happened."""
-
-    scenario: Scenario
-    events: list[Event]
-    times: list[float]
-    """Of the events, in virtual seconds."""
-    batches: list[TrainBatch]
-    error: BaseException | None
-    breaches: list[str]
-    """Bounds that were exceeded at some moment."""
-    starts: int = 1
-    """Once, and once more for each time that it was resumed."""
-    stops: int = 0
-    """How often the user stopped it."""
-
-    def timed(self) -> Iterator[tuple[float, Event]]:
-        return zip(self.times, self.events, strict=True)
-
-
-def breaches(wiring: Wiring, scenario: Scenario) -> list[str]:
-    """Invariant 7: every queue, cache and buffer is within its bound; at any moment."""
+def breaches(wiring: Wiring, scenario: Scenario, alpha: int) -> list[str]:
+    """Invariant 7: every queue, cache and buffer is within its bound; at any moment. ``alpha`` is the scenario's."""
     scheduler, proxy, loop = wiring.scheduler, wiring.proxy, wiring.loop
-    alpha, environments = scenario.switches.alpha, scenario.max_environments
+    environments = scenario.max_environments
     alive = 2 * environments  # evaluation has as many permits of its own
     sizes = {
         "environments": (scheduler.environments, environments),
         "live groups": (scheduler.live_groups, (alpha + 1) * scenario.groups_per_batch + scenario.redundant_groups),
-        "requests": (proxy.running + proxy.waiting, alive),
+        "requests of trajectories": (sum(id in scheduler._host_of for id in (*proxy._gate, *proxy._in_flight)), alive),
+        "aborted requests of lost hosts": (sum(id not in scheduler._host_of for id in proxy._in_flight), alive),
         "sessions at the LLMProxy": (proxy.sessions, alive),
         "trajectories on hosts": (len(scheduler._host_of), alive),
         "counts of generated tokens": (len(scheduler._generated), alive),
@@ -97,24 +75,37 @@ def unaccounted(wiring: Wiring) -> list[str]:
 
 def violations(story: Story) -> list[str]:
     """Every invariant of the design that the story breaks, in words."""
-    found = [*story.breaches]
-    starved = isinstance(story.error, StarvedError) and story.scenario.starvation_limit < NEVER
-    if story.error is not None and not starved:
-        found.append(f"liveness: {type(story.error).__name__}: {story.error}")
-    found += _staleness(story)
-    found += _outcomes(story)
-    found += _trained_once(story)
-    found += _versions(story)
-    found += _mix(story)
-    found += _lost_hosts(story)
-    found += _boundaries(story)
-    found += _order(story)
-    found += _lock_step(story)
-    found += _scored_together(story)
-    stopped = story.stops == story.starts
-    if story.error is None and not stopped and len(story.batches) != story.scenario.iterations:
-        found.append(f"liveness: {len(story.batches)} batches of {story.scenario.iterations}")
-    return found
+    return [
+        *story.breaches,
+        *_liveness(story),
+        *_staleness(story),
+        *_nothing_lost_by_waiting(story),
+        *_outcomes(story),
+        *_trained_once(story),
+        *_tokens(story),
+        *_saved(story),
+        *_versions(story),
+        *_mix(story),
+        *_lost_hosts(story),
+        *timing_violations(story),
+    ]
+
+
+def _liveness(story: Story) -> list[str]:
+    """A run reaches its last batch, unless its user stops it, its last domain starves or a worker dies for good."""
+    error, scenario = story.error, story.scenario
+    if error is None:
+        missing = 0 if story.stopped else scenario.iterations - len(story.batches)
+        return [f"liveness: {missing} batches of {scenario.iterations} are missing"] if missing else []
+    if isinstance(error, StarvedError) and scenario.starvation_limit < NEVER:
+        return []
+    if (
+        isinstance(error, WorkerLost)
+        and scenario.death is not None
+        and str(error).startswith(f"worker {scenario.death[1]} ")
+    ):
+        return []
+    return [f"liveness: {type(error).__name__}: {error}"]
 
 
 def _staleness(story: Story) -> list[str]:
@@ -124,12 +115,23 @@ def _staleness(story: Story) -> list[str]:
         return []
     return [
         f"staleness: {member.id} started at {member.start_version} in batch {batch.index}"
-        for batch in story.batches
-        for group in batch.groups
-        for position, member in enumerate(group.members)
+        for batch, group, position, member in story.members()
         if position not in group.withheld
         and (member.start_version is None or not 0 <= batch.index - member.start_version <= alpha)
     ]
+
+
+def _nothing_lost_by_waiting(story: Story) -> list[str]:
+    """Policy ``wait``: with no redundancy and no failures nothing is started in vain."""
+    scenario = story.scenario
+    ended = [event for event in story.events if isinstance(event, TrajectoryEnded)]
+    failures = any(event.failure is not None for event in ended)
+    suspended = any(isinstance(event, DomainSuspended) for event in story.events)
+    redundant = scenario.redundant_members + scenario.redundant_groups
+    if scenario.switches.stale != "wait" or failures or suspended or redundant:
+        return []
+    stale = (Outcome.ABORTED_STALE, Outcome.EVICTED_STALE)
+    return [f"wait: {event.id} ended as {event.outcome.value}" for event in ended if event.outcome in stale]
 
 
 def _outcomes(story: Story) -> list[str]:
@@ -158,7 +160,7 @@ def _outcomes(story: Story) -> list[str]:
 
 def _trained_once(story: Story) -> list[str]:
     """Invariant 8: what is in a batch is trained, once; nothing else is."""
-    in_batches = Counter(member.id for batch in story.batches for group in batch.groups for member in group.members)
+    in_batches = Counter(member.id for *_, member in story.members())
     trained = Counter(
         event.id
         for event in story.events
@@ -174,33 +176,55 @@ def _trained_once(story: Story) -> list[str]:
     return found
 
 
+def _tokens(story: Story) -> list[str]:
+    """What is withheld enters no loss: the trainer's tokens are those of the other members."""
+    expected: Counter[int] = Counter()
+    for batch, group, position, member in story.members():
+        expected[batch.index] += 0 if position in group.withheld else member.generated_tokens
+    return [
+        f"tokens: {event.tokens} were trained in batch {event.index}, it has {expected[event.index]}"
+        for event in story.events
+        if isinstance(event, TrainStepped) and event.tokens != expected[event.index]
+    ]
+
+
+def _saved(story: Story) -> list[str]:
+    """Whatever ends a run, what was trained is saved, if the trainer still lives."""
+    if story.scenario.death is not None and story.scenario.death[1].startswith("train"):
+        return []
+    trained = max((event.version for event in story.events if isinstance(event, TrainStepped)), default=0)
+    saved = max((event.version for event in story.events if isinstance(event, CheckpointSaved)), default=0)
+    return [f"saved: version {trained} was trained, {saved} is in the last checkpoint"] if saved < trained else []
+
+
 def _versions(story: Story) -> list[str]:
     """Invariant 4, the part a trajectory shows: versions never fall."""
     found = []
-    for batch in story.batches:
-        for group in batch.groups:
-            for member in group.members:
-                versions = [run.version for turn in member.turns() for run in turn.versions]
-                if versions != sorted(versions) or versions[-1] > batch.index:
-                    found.append(f"versions: {member.id} has {versions} in batch {batch.index}")
+    for batch, _, _, member in story.members():
+        versions = [run.version for turn in member.turns() for run in turn.versions]
+        if versions != sorted(versions) or versions[-1] > batch.index:
+            found.append(f"versions: {member.id} has {versions} in batch {batch.index}")
     return found
 
 
 def _mix(story: Story) -> list[str]:
     """Invariant 5, over the active domains: a suspension counts the mix anew."""
     weights = {f"d{number}": weight for number, weight in enumerate(story.scenario.weights)}
-    taken: Counter[str] = Counter()
+    taken: dict[int, dict[str, int]] = {}
     found = []
     for event in story.events:
         if isinstance(event, DomainSuspended):
             weights.pop(event.domain, None)
             taken.clear()
         if isinstance(event, BatchFormed):
-            taken.update(event.groups)
+            taken[event.index] = event.groups  # one that was not trained before a resume is formed anew
+            total: Counter[str] = Counter()
+            for groups in taken.values():
+                total.update(groups)
             for domain, weight in weights.items():
                 share = weight / sum(weights.values())
-                if abs(taken[domain] - share * taken.total()) > story.scenario.mix_tolerance + 1e-6:
-                    found.append(f"mix: {dict(taken)} after batch {event.index}")
+                if abs(total[domain] - share * total.total()) > story.scenario.mix_tolerance + 1e-6:
+                    found.append(f"mix: {dict(total)} after batch {event.index}")
     return found
 
 
@@ -224,87 +248,3 @@ def _lost_hosts(story: Story) -> list[str]:
         f"host: {key} used {count - 1} retries" for key, count in tries.items() if count > story.scenario.retries + 1
     ]
     return found
-
-
-def _boundaries(story: Story) -> list[str]:
-    """Invariant 4, the part that engines show: a turn's tokens carry the versions that its engine held meanwhile."""
-    updates: dict[int, list[tuple[float, int]]] = {}
-    turns: dict[tuple[TrajectoryId, int], tuple[int, float, float]] = {}
-    for time, event in story.timed():
-        if isinstance(event, EngineUpdated):
-            updates.setdefault(event.engine.engine, []).append((time, event.version))
-        elif isinstance(event, TurnFinished):
-            turns[event.id, event.turn] = event.engine.engine, time - event.seconds, time
-    found = []
-    for member in (member for batch in story.batches for group in batch.groups for member in group.members):
-        for number, turn in enumerate(member.turns()):
-            engine, began, ended = turns[member.id, number]
-            times = [time for time, _ in updates.get(engine, ())]
-            held = [0, *(version for _, version in updates.get(engine, ()))]
-            first, last = turn.versions[0].version, turn.versions[-1].version
-            at_end = {held[bisect_left(times, ended - 1e-9)], held[bisect_right(times, ended + 1e-9)]}
-            if first < held[bisect_left(times, began - 1e-9)] or last not in at_end:
-                found.append(f"versions: turn {number} of {member.id} has {turn.versions}, its engine held {at_end}")
-    return found
-
-
-def _order(story: Story) -> list[str]:
-    """The protocol's order: which push and which update come before a train step begins."""
-    switches = story.scenario.switches
-    pushed: dict[int, float] = {}
-    taken: dict[int, float] = {}
-    found = []
-    for time, event in story.timed():
-        if isinstance(event, VersionPublished):
-            pushed[event.version] = time
-        if isinstance(event, EngineUpdated):  # also by a resumed run, which pushes the checkpoint's version first
-            pushed.setdefault(event.version, time)
-            taken[event.version] = time
-        if not isinstance(event, ProtocolStep) or event.step != "train_step" or event.index == 0:
-            continue
-        began = time - event.seconds + 1e-9
-        if switches.transfer == "blocking" and not pushed.get(event.index, float("inf")) <= began:
-            found.append(f"order: train_step({event.index}) began before its weights were pushed")
-        if switches.update == "at_batch" and not taken.get(event.index, float("inf")) <= began:
-            found.append(f"order: train_step({event.index}) began before the engines had its weights")
-    return found
-
-
-def _lock_step(story: Story) -> list[str]:
-    """With lock-step interaction no request leaves before the turns of the others have ended."""
-    if story.scenario.switches.interaction != "batch":
-        return []
-    whole = {event.id for event in story.events if isinstance(event, TrajectoryScored)}
-    turns = sorted(
-        (time - event.seconds, time, event.id, event.turn)
-        for time, event in story.timed()
-        if isinstance(event, TurnFinished) and event.id in whole
-    )
-    found = []
-    last, over, by = -1.0, 0.0, ""
-    for began, ended, id, turn in turns:
-        if began > last + 1e-9 and began < over - 1e-9:
-            found.append(f"lock-step: turn {turn} of {id} began at {began:.3f}, before {by} ended at {over:.3f}")
-        last = max(last, began)
-        over, by = max((over, by), (ended, f"turn {turn} of {id}"))
-    return found
-
-
-def _scored_together(story: Story) -> list[str]:
-    """With stage-wise scoring nobody who ran when another was scored takes a turn afterwards."""
-    if story.scenario.switches.scoring != "batch":
-        return []
-    began: dict[TrajectoryId, float] = {}
-    last_turn: dict[TrajectoryId, float] = {}
-    for time, event in story.timed():
-        if isinstance(event, TrajectoryStarted):
-            began[event.id] = time
-        elif isinstance(event, TurnFinished) and event.id in began:
-            last_turn[event.id] = time
-    scored = {time for time, event in story.timed() if isinstance(event, TrajectoryScored)}
-    return [
-        f"scoring: somebody was scored at {time:.3f}, {id} played until {until:.3f}"
-        for time in scored
-        for id, until in last_turn.items()
-        if began[id] < time < until - 1e-9
-    ]

@@ -1,8 +1,7 @@
-"""What varies between the runs of the property tests, and the families that they are drawn from."""
+"""What varies between the runs of the property tests."""
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import msgspec
@@ -43,8 +42,8 @@ class Scenario(msgspec.Struct, frozen=True):
     mix_tolerance: float = 1.0
     filter_zero_variance: bool = False
     mask_truncated: bool = False
-    slow: tuple[float, float] = (0.0, 0.2)
-    """Seconds of a step in the first domain, uniform."""
+    slow: tuple[float, float] | dict[str, float] = (0.0, 0.2)
+    """Seconds of a step in the first domain, a distribution as in a configuration."""
     fast: tuple[float, float] = (0.0, 0.05)
     step_error: float = 0.0
     reset_error: float = 0.0
@@ -58,6 +57,13 @@ class Scenario(msgspec.Struct, frozen=True):
     restart: tuple[float, int] = (0.0, 0)
     """Seconds until a host is back, and how many starts fail before one succeeds."""
     host_restarts: int = 100
+    death: tuple[float, str] | None = None
+    """When which engine or the trainer dies, which ends the run."""
+    lost_answers: float = 0.0
+    """Share of the requests that their engine never answers."""
+    answer_timeout: float = 1800.0
+    rows: int = 64
+    """Requests that decode together, and sessions that an engine keeps: with fewer than there are, some are missed."""
     max_train_seconds: float | None = None
     hopeless: bool = False
     """Nothing ever starts in the first domain."""
@@ -86,7 +92,7 @@ def config_of(scenario: Scenario) -> Config:
                 "first_observation": [2, 10],
                 "observation": [1, 6],
                 "reset_seconds": [0.0, 0.1],
-                "step_seconds": list(scenario.slow if number == 0 else scenario.fast),
+                "step_seconds": scenario.slow if number == 0 else scenario.fast,
                 "reset_error": 1.0 if scenario.hopeless and number == 0 else scenario.reset_error,
                 "step_error": scenario.step_error,
                 "step_hang": scenario.step_hang,
@@ -120,60 +126,13 @@ def config_of(scenario: Scenario) -> Config:
                 "scoring": scenario.scoring,
             },
             "weights": {"transfer": scenario.transfer},
-            "engine": {"count": scenario.engines},
+            "engine": {
+                "count": scenario.engines,
+                "max_rows": scenario.rows,
+                "max_sessions": scenario.rows,
+                "answer_timeout": scenario.answer_timeout,
+            },
             "log": {"turns": True},
             "evaluation": {"instances": 2 if scenario.evaluate_every else 0, "every": scenario.evaluate_every},
         }
-    )
-
-
-def random_kills(seed: int) -> Scenario:
-    """A scenario of the family in which hosts die at random moments."""
-    draw = random.Random(seed + 1)
-    scenario = random_scenario(seed)
-    return msgspec.structs.replace(
-        scenario,
-        kills=tuple((draw.uniform(0.0, 4.0), draw.randrange(scenario.hosts)) for _ in range(draw.randint(1, 4))),
-        restart=(draw.choice([0.0, 0.1, 1.0]), draw.choice([0, 0, 1])),
-    )
-
-
-def random_scenario(seed: int) -> Scenario:
-    """The scenario family of the design's acceptance: 3 iterations, 2 domains, 4 groups of 2, up to 3 turns."""
-    draw = random.Random(seed)
-    mode: Mode = draw.choice(["sync", "sync_plus", "one_off", "areal", "rollart", "rollart", "rollart"])
-    alpha = draw.choice([0, 1, 1, 2, 3] if mode == "rollart" else [1, 1, 2])
-    behind = alpha > 0 and PRESETS[mode].alpha > 0
-
-    def own(*values: str) -> str | None:
-        """Sometimes another value than the mode's."""
-        return draw.choice(values) if draw.random() < 0.3 else None
-
-    return Scenario(
-        seed=seed,
-        alpha=alpha,
-        mode=mode,
-        update=own("eager", "at_batch") if behind else None,
-        stale=own("abort", "wait", "withhold", "train"),
-        interaction=own("trajectory", "batch"),
-        scoring=own("trajectory", "batch"),
-        transfer=own("asynchronous", "blocking"),
-        weights=draw.choice([(1.0, 1.0), (1.0, 1.0), (3.0, 1.0), (3.0, 3.0, 1.0, 1.0)]),
-        redundant_members=draw.choice([0, 0, 1]),
-        redundant_groups=draw.choice([0, 0, 1, 2]),
-        max_environments=draw.choice([3, 8, 64]),
-        hosts=draw.choice([1, 2]),
-        engines=draw.choice([1, 1, 2]),
-        retries=draw.choice([0, 1, 2]),
-        starvation_limit=draw.choice([1, 2, NEVER, NEVER]),
-        mix_tolerance=draw.choice([1.0, 1.0, 2.0]),
-        mask_truncated=draw.random() < 0.2,
-        slow=(0.0, draw.choice([0.05, 0.5, 2.2])),
-        step_error=draw.choice([0.0, 0.0, 0.05]),
-        reset_error=draw.choice([0.0, 0.0, 0.05]),
-        step_hang=draw.choice([0.0, 0.0, 0.02]),
-        train=draw.choice([0.01, 0.3, 2.0]),
-        publish=draw.choice([0.0, 0.05, 1.0]),
-        report=draw.choice([0.0, 0.0, 0.2]),
-        evaluate_every=draw.choice([0, 0, 0, 2]),
     )

@@ -6,13 +6,11 @@ Each is caught within a few dozen random runs, by a violation of the kind that t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 import msgspec
 import pytest
-from invariants import violations
-from scenarios import Scenario, random_kills, random_scenario
-from virtual_job import play
+from families import plain, that_is_pressed, with_lost_hosts
+from mutants import caught
 
 from rollart.control_plane import rollout_scheduler, sample_buffer
 from rollart.control_plane.env_host import HostReport
@@ -28,38 +26,14 @@ from rollart.data_plane.generation.emulated import EmulatedCore
 from rollart.types import EpisodeFailure, FailureKind, Outcome, TrainBatch
 
 
-def found_by_some_run(family: Callable[[int], Scenario], runs: int = 60) -> bool:
-    return any(violations(play(family(seed))) for seed in range(runs))
-
-
-def slow_scenario(seed: int) -> Scenario:
-    """Runs in which the bound binds: slow domains, fast training."""
-    return msgspec.structs.replace(
-        random_scenario(seed),
-        alpha=1,
-        mode="rollart",
-        stale=None,
-        interaction=None,
-        slow=(0.0, 1.9),
-        train=0.01,
-        publish=0.0,
-        mix_tolerance=3.0,
-    )
-
-
-def test_mutant_alpha_off_by_one_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_alpha_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollout_scheduler, "oldest_admissible_start", lambda batch, alpha: batch - alpha - 1)
     monkeypatch.setattr(sample_buffer, "oldest_admissible_start", lambda batch, alpha: batch - alpha - 1)
     monkeypatch.setattr(sample_buffer, "is_stale", lambda start, batch, alpha: start < batch - alpha - 1)
-    assert found_by_some_run(slow_scenario)
+    caught("staleness:", that_is_pressed)
 
 
-def test_mutant_admission_without_the_bound_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout_scheduler, "admission_limit", lambda v, b, alpha, groups, n: 10 * groups)
-    assert found_by_some_run(random_scenario)
-
-
-def test_mutant_lost_outcome_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_lost_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     end = Ledger.end
 
     def forgetful(self: Ledger, trajectory: object, outcome: Outcome, **kwargs: object) -> None:
@@ -67,10 +41,10 @@ def test_mutant_lost_outcome_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
             end(self, trajectory, outcome, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Ledger, "end", forgetful)
-    assert found_by_some_run(random_scenario)
+    caught("outcome:")
 
 
-def test_mutant_versions_that_fall_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_versions_that_fall(monkeypatch: pytest.MonkeyPatch) -> None:
     info = EmulatedCore.update
 
     def backwards(self: EmulatedCore, manifest: object, flat: object) -> None:
@@ -78,24 +52,15 @@ def test_mutant_versions_that_fall_are_caught(monkeypatch: pytest.MonkeyPatch) -
         self._version = -self._version
 
     monkeypatch.setattr(EmulatedCore, "update", backwards)
-    assert found_by_some_run(random_scenario)
+    caught("versions:")
 
 
-def test_mutant_mix_by_readiness_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def first_come(self: SlotSchedule, ready: Counter[str], swap_horizon: int) -> Counter[str] | None:
-        taken: Counter[str] = Counter()
-        for domain, count in sorted(ready.items(), reverse=True):
-            taken[domain] = min(count, self._batch_size - taken.total())
-        if taken.total() < self._batch_size:
-            return None
-        del self._slots[: self._batch_size]
-        return +taken
-
-    monkeypatch.setattr(SlotSchedule, "try_form", first_come)
-    assert found_by_some_run(random_scenario)
+def test_mutant_slots_borrowed_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SlotSchedule, "_within_tolerance", lambda self, slots: True)
+    caught("mix:", that_is_pressed, mix_tolerance=1.0)
 
 
-def test_mutant_environment_limit_ignored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_environment_limit_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     def eager_pump(self: rollout_scheduler.RolloutScheduler) -> None:
         if self._closed:
             return
@@ -104,10 +69,10 @@ def test_mutant_environment_limit_ignored_is_caught(monkeypatch: pytest.MonkeyPa
             self._ledger.start(spec.id, spec.seed, self._start(spec).name)
 
     monkeypatch.setattr(rollout_scheduler.RolloutScheduler, "pump", eager_pump)
-    assert found_by_some_run(random_scenario)
+    caught("bound:")
 
 
-def test_mutant_double_training_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_double_training(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = SampleBuffer.commit
 
     def commit_and_return(self: SampleBuffer, index: int) -> TrainBatch:
@@ -117,10 +82,10 @@ def test_mutant_double_training_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
         return batch
 
     monkeypatch.setattr(SampleBuffer, "commit", commit_and_return)
-    assert found_by_some_run(random_scenario)
+    caught("trained:")
 
 
-def test_mutant_lost_wake_up_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_lost_wake_up(monkeypatch: pytest.MonkeyPatch) -> None:
     notify = Signal.notify
     calls = Counter[str]()
 
@@ -130,10 +95,10 @@ def test_mutant_lost_wake_up_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
             notify(self)
 
     monkeypatch.setattr(Signal, "notify", sleepy)
-    assert found_by_some_run(random_scenario, runs=20)
+    caught("liveness: Hang", runs=20)
 
 
-def test_mutant_retry_that_keeps_its_identity_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_retry_that_keeps_its_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = GroupBook.failed
 
     def same_attempt(self: GroupBook, failure: object) -> object:
@@ -143,10 +108,10 @@ def test_mutant_retry_that_keeps_its_identity_is_caught(monkeypatch: pytest.Monk
         return consequence
 
     monkeypatch.setattr(GroupBook, "failed", same_attempt)
-    assert found_by_some_run(lambda seed: msgspec.structs.replace(random_scenario(seed), step_error=0.2, retries=3))
+    caught("outcome:", step_error=0.2, retries=3)
 
 
-def test_mutant_lost_host_whose_cancelled_trajectories_stay_open_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_lost_host_whose_cancelled_trajectories_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = rollout_scheduler.RolloutScheduler._failed
 
     def running_only(self: rollout_scheduler.RolloutScheduler, failure: EpisodeFailure) -> None:
@@ -154,17 +119,17 @@ def test_mutant_lost_host_whose_cancelled_trajectories_stay_open_is_caught(monke
             failed(self, failure)
 
     monkeypatch.setattr(rollout_scheduler.RolloutScheduler, "_failed", running_only)
-    assert found_by_some_run(random_kills)
+    caught("host:", with_lost_hosts)
 
 
-def test_mutant_lost_host_whose_requests_stay_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_lost_host_whose_requests_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its sessions stay at the engines."""
     monkeypatch.setattr(LLMProxy, "abort", lambda self, trajectory: None)
     monkeypatch.setattr(LLMProxy, "release", lambda self, trajectory: None)
-    assert found_by_some_run(random_kills)
+    caught("bound:", with_lost_hosts)
 
 
-def test_mutant_dead_host_that_is_heard_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_dead_host_that_is_heard_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports of a process that was given up are taken for news of the present one."""
     receive = rollout_scheduler.RolloutScheduler.receive
     lost = rollout_scheduler.RolloutScheduler.host_lost
@@ -182,22 +147,23 @@ def test_mutant_dead_host_that_is_heard_again_is_caught(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(rollout_scheduler.RolloutScheduler, "receive", remember)
     monkeypatch.setattr(rollout_scheduler.RolloutScheduler, "host_lost", late)
-    assert found_by_some_run(random_kills)
+    caught("liveness: KeyError", with_lost_hosts)
 
 
-def test_mutant_push_that_overtakes_its_report_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_push_that_overtakes_its_report(monkeypatch: pytest.MonkeyPatch) -> None:
     async def at_once(self: TrainingLoop, version: int) -> None: ...
 
     monkeypatch.setattr(TrainingLoop, "_reported", at_once)
     # Batches are there before they are asked for, and pushes take about as long as a report.
-    scenario = Scenario(alpha=3, iterations=8, slow=(0.0, 0.01), train=0.05, publish=0.25, report=0.4)
-    assert found_by_some_run(lambda seed: msgspec.structs.replace(scenario, seed=seed))
+    caught(
+        "liveness: ProtocolError", plain, alpha=3, iterations=8, slow=(0.0, 0.01), train=0.05, publish=0.25, report=0.4
+    )
 
 
-def test_mutant_suspension_that_keeps_excess_groups_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_suspension_that_keeps_excess_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollout_scheduler.RolloutScheduler, "_shed_excess", lambda self: None)
-    scenario = Scenario(
+    caught(
+        "liveness:", plain, runs=80,
         alpha=0, mode="sync", weights=(6.0, 6.0, 1.0, 1.0), groups_per_batch=8, step_error=0.03, retries=0,
         starvation_limit=1, iterations=2,
     )  # fmt: skip
-    assert found_by_some_run(lambda seed: msgspec.structs.replace(scenario, seed=seed), runs=80)

@@ -1,39 +1,31 @@
-"""What the modes and their switches promise of a whole run, and what a run that hangs says."""
+"""What the modes and their switches promise of a whole run."""
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections import Counter
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from invariants import Story, violations
-from scenarios import NEVER, Scenario, random_scenario
-from virtual_job import Hang, play
+from invariants import violations
+from scenarios import Scenario
+from story import Story
+from virtual_job import play
 
 from rollart.config.modes import Mode
-from rollart.control_plane import rollout_scheduler
-from rollart.control_plane.barrier import Barrier
-from rollart.control_plane.waits import Signal
-from rollart.data_plane.training.emulated import EmulatedLearner
 from rollart.events import TrajectoryEnded, TrajectoryScored, TurnFinished
-from rollart.simulation.virtual_loop import Deadlock
-from rollart.types import Outcome, Purpose, TrainBatch, TrainReport
+from rollart.types import Outcome, Purpose
 
-LONG_TAIL = Scenario(seed=5, slow=(0.0, 1.9), train=0.01, publish=0.0, iterations=8, mix_tolerance=6.0)
-"""Rollout is far slower than training, one domain far slower than the other."""
+LONG_TAIL = Scenario(
+    seed=5, slow={"median": 0.2, "sigma": 1.2, "max": 1.9}, train=0.01, publish=0.0, iterations=8, mix_tolerance=6.0
+)
+"""Rollout is far slower than training, and the steps of one domain have a long tail."""
 
 
 def staleness(story: Story) -> Counter[int]:
     """Of every trained trajectory."""
     return Counter(
         batch.index - member.start_version
-        for batch in story.batches
-        for group in batch.groups
-        for position, member in enumerate(group.members)
+        for batch, group, position, member in story.members()
         if position not in group.withheld and member.start_version is not None
     )
 
@@ -42,16 +34,19 @@ def outcomes(story: Story) -> Counter[Outcome]:
     return Counter(event.outcome for event in story.events if isinstance(event, TrajectoryEnded))
 
 
+@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("alpha", [1, 2])
-def test_areal_trains_beyond_the_bound_that_rollart_keeps_on_the_same_scenario(alpha: int) -> None:
-    scenario = msgspec.structs.replace(LONG_TAIL, alpha=alpha)
+def test_areal_trains_beyond_the_bound_that_rollart_keeps_on_the_same_scenario(alpha: int, seed: int) -> None:
+    """The bound of ``areal`` holds for the number in flight: one that takes long is trained however stale it is."""
+    scenario = msgspec.structs.replace(LONG_TAIL, alpha=alpha, seed=seed)
     rollart = play(msgspec.structs.replace(scenario, mode="rollart"))
     areal = play(msgspec.structs.replace(scenario, mode="areal"))
-    assert (rollart.error, areal.error) == (None, None)
+    assert violations(rollart) == []
+    assert violations(areal) == [], "all else holds: it limits what is started"
     assert max(staleness(rollart)) == alpha
     assert max(staleness(areal)) > alpha
+    assert outcomes(rollart)[Outcome.ABORTED_STALE] + outcomes(rollart)[Outcome.EVICTED_STALE] > 0
     assert outcomes(areal)[Outcome.ABORTED_STALE] + outcomes(areal)[Outcome.EVICTED_STALE] == 0
-    assert violations(areal) == [], "all else holds: it limits what is started"
 
 
 def test_the_bound_of_rollart_is_the_switch_not_the_transfer() -> None:
@@ -68,34 +63,6 @@ def test_the_policies_differ_in_what_becomes_of_a_slow_trajectory() -> None:
     assert ended["abort"][Outcome.ABORTED_STALE] > 0
     assert ended["abort"][Outcome.WITHHELD] == 0
     assert ended["withhold"][Outcome.WITHHELD] > 0
-
-
-def waiting_scenario(seed: int) -> Scenario:
-    """Policy wait without anything that ends a trajectory early: no redundancy, no failures, no suspensions."""
-    draw = random.Random(seed)
-    return msgspec.structs.replace(
-        random_scenario(seed),
-        mode="rollart",
-        stale="wait",
-        update=None,
-        alpha=draw.choice([0, 1, 1, 2, 3]),
-        redundant_members=0,
-        redundant_groups=0,
-        step_error=0.0,
-        reset_error=0.0,
-        step_hang=0.0,
-        slow=(0.0, draw.choice([0.05, 0.5, 1.9])),
-        starvation_limit=NEVER,
-    )
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.integers(0, 2**32))
-def test_nothing_becomes_stale_under_policy_wait_without_redundancy_and_failures(seed: int) -> None:
-    story = play(waiting_scenario(seed))
-    assert violations(story) == []
-    stale = outcomes(story)
-    assert stale[Outcome.ABORTED_STALE] + stale[Outcome.EVICTED_STALE] == 0
 
 
 def test_in_lock_step_nobody_asks_for_turn_t_plus_1_before_the_others_have_ended_turn_t() -> None:
@@ -135,60 +102,6 @@ def test_one_off_trains_each_batch_one_version_behind_and_no_trajectory_sees_two
     assert violations(story) == []
     assert set(staleness(story)) <= {0, 1}
     assert staleness(story)[1] > 0
-
-
-def hang(story: Story) -> str:
-    """What a run that hangs says."""
-    assert isinstance(story.error, Hang | Deadlock), story.error
-    return str(story.error)
-
-
-def test_a_policy_that_waits_for_ever_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout_scheduler, "waiting_saves_a_group", lambda *arguments: True)
-    message = hang(play(Scenario(seed=4, stale="wait")))
-    assert "get_batch(0) waits" in message
-    assert "next batch 0 needs" in message
-
-
-def test_a_barrier_that_loses_a_wake_up_is_named_with_who_waits_for_whom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that has played its last turn is not taken out of the barrier of turns."""
-
-    def forgetful(self: Barrier[object], key: object) -> None:
-        self._arrived.pop(key, None)
-
-    monkeypatch.setattr(Barrier, "excuse", forgetful)
-    message = hang(play(Scenario(seed=3, mode="sync", iterations=1)))
-    assert "get_batch(0) waits" in message
-    assert "requests wait for" in message
-    assert "others, first d" in message
-
-
-def test_a_lost_wake_up_is_named_with_who_waits_for_whom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The training side is not woken by a finished trajectory."""
-    receive, notify = rollout_scheduler.RolloutScheduler.receive, Signal.notify
-    deaf: list[bool] = []
-
-    def unheard(self: rollout_scheduler.RolloutScheduler, *arguments: object) -> None:
-        deaf.append(True)
-        receive(self, *arguments)  # type: ignore[arg-type]
-        deaf.pop()
-
-    monkeypatch.setattr(rollout_scheduler.RolloutScheduler, "receive", unheard)
-    monkeypatch.setattr(Signal, "notify", lambda self: None if deaf else notify(self))
-    message = hang(play(Scenario(seed=4)))
-    assert "get_batch(0) waits" in message
-    assert "groups ready" in message
-
-
-def test_a_trainer_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(self: EmulatedLearner, batch: TrainBatch) -> TrainReport:
-        await asyncio.get_running_loop().create_future()
-        raise AssertionError
-
-    monkeypatch.setattr(EmulatedLearner, "train_step", never)
-    message = hang(play(Scenario(seed=4)))
-    assert "the driver waits" in message
-    assert "train-0.train_step" in message
 
 
 def test_evaluations_are_no_part_of_the_lock_step() -> None:

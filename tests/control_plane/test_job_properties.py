@@ -5,30 +5,88 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from typing import get_args, get_type_hints
 
 import pytest
+from families import (
+    MODES,
+    Family,
+    any_run,
+    by_seed,
+    scenarios,
+    that_is_pressed,
+    that_waits,
+    with_a_death,
+    with_lost_hosts,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from invariants import violations
-from scenarios import Scenario, random_kills, random_scenario
+from scenarios import Scenario
 from virtual_job import play
 
+from rollart.config.modes import PRESETS, Mode, Switches
 from rollart.events import CheckpointSaved, DomainSuspended, Evaluated, Event, TrajectoryEnded, WorkerRestarted
 from rollart.runtime.runtime import WorkerLost
 from rollart.types import FailureKind, Outcome
 
+VALUES = {name: kind for name, kind in get_type_hints(Switches).items() if name != "alpha"}
+"""The switches and their types."""
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.integers(0, 2**32))
-def test_every_invariant_holds_in_every_random_run(seed: int) -> None:
-    assert violations(play(random_scenario(seed))) == []
+QUICK = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+"""Of each mode; the slow tests play some hundreds of each."""
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.integers(0, 2**32))
-def test_every_invariant_holds_when_hosts_die_at_random_moments(seed: int) -> None:
-    assert violations(play(random_kills(seed))) == []
+@pytest.mark.parametrize("mode", MODES)
+@QUICK
+@given(data=st.data())
+def test_every_invariant_holds_in_every_random_run(mode: Mode, data: st.DataObject) -> None:
+    assert violations(play(data.draw(scenarios(any_run, mode)))) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+@QUICK
+@given(data=st.data())
+def test_every_invariant_holds_when_hosts_die_at_random_moments(mode: Mode, data: st.DataObject) -> None:
+    assert violations(play(data.draw(scenarios(with_lost_hosts, mode)))) == []
+
+
+@QUICK
+@given(scenarios(with_a_death))
+def test_every_invariant_but_the_end_holds_when_an_engine_or_the_trainer_dies(scenario: Scenario) -> None:
+    assert violations(play(scenario)) == []
+
+
+@QUICK
+@given(scenarios(that_waits))
+def test_nothing_becomes_stale_under_policy_wait_without_redundancy_and_failures(scenario: Scenario) -> None:
+    assert violations(play(scenario)) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_family_has_every_value_of_every_switch_in_every_mode(mode: Mode) -> None:
+    draw = random.Random(0)
+    seen = {
+        (name, value)
+        for switches in (any_run(draw, mode).switches for _ in range(100))
+        for name, value in switches._asdict().items()
+        if name != "alpha"
+    }
+    expected = {(name, value) for name, kind in VALUES.items() for value in get_args(kind)}
+    if PRESETS[mode].alpha == 0:
+        expected.discard(("update", "at_batch"))  # refused: batch k needs trajectories that start at W_k
+    assert seen == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("family", [any_run, with_lost_hosts, with_a_death, that_waits, that_is_pressed])
+def test_a_thousand_random_runs(family: Family) -> None:
+    for seed in range(1000):
+        scenario = by_seed(family, seed)
+        assert violations(play(scenario)) == [], scenario
 
 
 def test_the_only_host_dies_and_the_run_goes_on() -> None:
@@ -59,15 +117,8 @@ def test_a_host_that_dies_too_often_ends_the_run_with_the_first_cause() -> None:
     assert [fault for fault in violations(story) if not fault.startswith("liveness: WorkerLost")] == []
 
 
-@pytest.mark.slow
-def test_a_thousand_random_runs() -> None:
-    for seed in range(1000):
-        assert violations(play(random_scenario(seed))) == [], random_scenario(seed)
-        assert violations(play(random_kills(seed))) == [], random_kills(seed)
-
-
 def test_the_same_scenario_gives_the_same_events() -> None:
-    scenario = random_scenario(11)
+    scenario = by_seed(with_lost_hosts, 11)
     first, second = play(scenario).events, play(scenario).events
     assert _without_paths(first) == _without_paths(second)
 

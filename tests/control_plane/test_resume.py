@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from invariants import Story, violations
+from invariants import violations
 from scenarios import Scenario, config_of
+from story import Story
 from virtual_job import joined, play
 
 from rollart.config.config import Config

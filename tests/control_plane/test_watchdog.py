@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from invariants import Story
 from scenarios import Scenario
+from story import Story
 from virtual_job import play
 
 from rollart.control_plane.host_client import HostClient

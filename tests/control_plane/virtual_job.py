@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from invariants import Story, breaches, unaccounted
+from invariants import breaches, unaccounted
 from scenarios import Scenario, config_of
+from story import Story
 from weather import WEATHER, OutdoorGenerator, OutdoorLearner
 
 from rollart.control_plane.env_host import EnvHost
@@ -58,6 +59,7 @@ class Recorder:
         self.breaches: list[str] = []
         self.job: Job | None = None
         self._scenario = scenario
+        self._alpha = scenario.switches.alpha
         self._counted = 0
 
     def emit(self, event: Event) -> None:
@@ -69,7 +71,7 @@ class Recorder:
         if self._counted > EVENT_LIMIT:
             raise Hang(f"the run goes on for ever, {EVENT_LIMIT} events; who waits for whom:\n{self.wait_graph()}")
         if self.job is not None and self.job.wiring is not None:
-            self.breaches += breaches(self.job.wiring, self._scenario)
+            self.breaches += breaches(self.job.wiring, self._scenario, self._alpha)
 
     def wait_graph(self) -> str:
         return "nobody: the job has not begun" if self.job is None else self.job.wait_graph()
@@ -102,6 +104,7 @@ class LiveJob:
         self._start = start
         self._stop_after = stop_after
         self._text = config_of(scenario).model_dump_json()
+        self._workers: dict[str, WorkerHandle] = {}
         self._restarts: Counter[int] = Counter()
         self._dead: list[WorkerHandle] = []
         """Kept: in one process the episodes of a dead host play on, unheard."""
@@ -117,7 +120,10 @@ class LiveJob:
         workers = JobWorkers(
             await self._spawn(OutdoorLearner, "train-0", scenario.seed, times),
             [
-                await self._spawn(OutdoorGenerator, f"generate-{each}", self._text, each, checksum, SPEED, LENGTHS)
+                await self._spawn(
+                    *(OutdoorGenerator, f"generate-{each}", self._text, each, checksum, SPEED, LENGTHS),
+                    scenario.lost_answers,
+                )
                 for each in range(scenario.engines)
             ],
             [await self._host(number) for number in range(scenario.hosts)],
@@ -138,6 +144,8 @@ class LiveJob:
         loop = asyncio.get_running_loop()
         self._beside = [loop.create_task(self._kill_at(*each)) for each in self.scenario.kills]
         self._beside.append(loop.create_task(self._look()))
+        if self.scenario.death is not None:
+            self._beside.append(loop.create_task(self._die_at(*self.scenario.death)))
         running = loop.create_task(self.job.run())
         try:
             done, _ = await asyncio.wait({running}, timeout=VIRTUAL_LIMIT)
@@ -148,7 +156,7 @@ class LiveJob:
             return result
         finally:
             running.cancel()
-            await asyncio.wait({running})
+            await asyncio.gather(running, return_exceptions=True)
             for each in self._beside:
                 each.cancel()
             await self._runtime.stop()
@@ -168,17 +176,26 @@ class LiveJob:
                 found = unaccounted(self.job.wiring)
         self._recorder.breaches += found
 
+    async def die(self, worker: str) -> None:
+        """The process of an engine or the trainer dies, which ends the run."""
+        await self._workers[worker].kill()
+
     async def _kill_at(self, moment: float, number: int) -> None:
         await asyncio.sleep(moment)
         await self.kill(number)
 
-    async def _spawn(self, worker: type, name: str, *args: Any) -> Any:
-        return await self._runtime.spawn(worker, Placement(name, name, "local", "CPU"), args, 10.0)
+    async def _die_at(self, moment: float, worker: str) -> None:
+        await asyncio.sleep(moment)
+        await self.die(worker)
+
+    async def _spawn(self, worker: type, name: str, *args: Any) -> WorkerHandle:
+        handle = await self._runtime.spawn(worker, Placement(name, name, "local", "CPU"), args, 10.0)
+        self._workers[name] = handle
+        return handle
 
     async def _host(self, number: int) -> WorkerHandle:
         parts = "rollart.control_plane.domain_parts:build_parts"
-        handle: WorkerHandle = await self._spawn(EnvHost, f"environment-{number}", parts, [self._text, ""])
-        return handle
+        return await self._spawn(EnvHost, f"environment-{number}", parts, [self._text, ""])
 
     async def _restart(self, number: int) -> WorkerHandle:
         seconds, failures = self.scenario.restart

@@ -7,15 +7,17 @@ made to fail. One weather for each process, since workers are made from argument
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 from rollart.data_plane.environment.emulated import Emulated
 from rollart.data_plane.environment.env import StepResult
+from rollart.data_plane.generation.emulated_models import EmulatedLengths, EmulatedSpeed
 from rollart.data_plane.generation.engine import UpdateReport
 from rollart.data_plane.generation.worker import EmulatedGenerator
 from rollart.data_plane.training.emulated import EmulatedLearner
 from rollart.data_plane.weights.store import Manifest
-from rollart.types import TrainBatch, TrainReport
+from rollart.types import GenerationResult, TrainBatch, TrainReport
 
 STALLS = ("train_step", "publish", "suspend", "prefetch", "update", "resume")
 """Calls that can be held up."""
@@ -28,12 +30,14 @@ class Weather:
         until: When each held-up call goes on, in virtual seconds.
         step_seconds: By how much longer a step of an environment takes.
         failing: How many of the next steps raise.
+        losing: How many of the next answers of engines nobody ever gets.
     """
 
     def __init__(self) -> None:
         self.until: dict[str, float] = {}
         self.step_seconds = 0.0
         self.failing = 0
+        self.losing = 0
 
     def clear(self) -> None:
         self.__init__()  # type: ignore[misc]
@@ -74,7 +78,33 @@ class OutdoorLearner(EmulatedLearner):
 
 
 class OutdoorGenerator(EmulatedGenerator):
-    """An emulated engine in the weather."""
+    """An emulated engine in the weather.
+
+    Args:
+        lost: Share of its answers that nobody ever gets; the other arguments are those of any emulated engine.
+    """
+
+    def __init__(
+        self,
+        config_json: str,
+        number: int,
+        checksum: str,
+        speed: EmulatedSpeed,
+        lengths: EmulatedLengths,
+        lost: float,
+    ) -> None:
+        super().__init__(config_json, number, checksum, speed, lengths)
+        self._losses = random.Random(number)
+        self._lost = lost
+
+    async def results(self, max_wait: float) -> list[GenerationResult]:
+        return [answer for answer in await super().results(max_wait) if not self._loses()]
+
+    def _loses(self) -> bool:
+        if WEATHER.losing > 0:
+            WEATHER.losing -= 1
+            return True
+        return self._losses.random() < self._lost
 
     async def suspend(self) -> None:
         await WEATHER.passes("suspend")

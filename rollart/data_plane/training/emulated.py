@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from rollart.data_plane.training.advantages import trained_members
 from rollart.data_plane.training.trainer import TrainerInfo
 from rollart.data_plane.weights.layout import checksum_of_bytes, layout, version_checksum
 from rollart.data_plane.weights.store import Bucket, Manifest, NamedBytes
@@ -60,7 +61,7 @@ class EmulatedLearner(ActorTrain):
         await asyncio.sleep(seconds)
         self._version += 1
         await asyncio.sleep(self._draw("report", self._times.report))
-        tokens = sum(member.generated_tokens for group in batch.groups for member in group.members)
+        tokens = sum(group.members[each].generated_tokens for group in batch.groups for each in trained_members(group))
         return TrainReport(batch.index, self._version, {}, seconds, tokens)
 
     async def publish(self) -> Manifest:
