@@ -262,7 +262,7 @@ class Group(msgspec.Struct, frozen=True, eq=False):
     """``group_size`` scored trajectories that started from the same task instance.
 
     The unit of advantage and of batch forming. Members that are withheld only count in the baseline: those that
-    a limit cut in a domain with ``truncated: mask``.
+    a limit cut in a domain with ``truncated: mask``, and with ``run.stale: withhold`` those that are too old.
     """
 
     domain: str
@@ -355,6 +355,16 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
     stop_token_ids: tuple[int, ...] = ()
 
 
+class Phase(StrEnum):
+    """Which part of a request an engine is asked for."""
+
+    WHOLE = "whole"
+    PREFILL = "prefill"
+    """Compute the prompt's keys and values, generate nothing."""
+    DECODE = "decode"
+    """Generate; another engine has computed the prompt's keys and values."""
+
+
 class GenerationRequest(msgspec.Struct, frozen=True, eq=False, array_like=True):
     """Generate the action of one turn. Idempotent by (trajectory, turn, attempt).
 
@@ -366,6 +376,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, eq=False, array_like=True):
         prefix_hash: :func:`rolling_hash` of these tokens; the engine answers ``MISS`` on a mismatch.
         new: Tokens to append to the prefix before generating.
         sampling: How to sample.
+        phase: Which part of it the engine is asked for.
+        kv_version: For ``DECODE``: version of the weights under which the prompt was computed; -1 if it was not.
     """
 
     trajectory: TrajectoryId
@@ -375,6 +387,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, eq=False, array_like=True):
     prefix_hash: int
     new: Span
     sampling: SamplingParams
+    phase: Phase = Phase.WHOLE
+    kv_version: int = -1
 
 
 class ResultStatus(StrEnum):
@@ -399,6 +413,7 @@ class GenerationResult(msgspec.Struct, frozen=True, eq=False, array_like=True):
         finish_reason: Why generation ended.
         cached_tokens: Prompt tokens whose KV was reused.
         error: For ``rejected``: what and what to do.
+        kv_version: For a ``PREFILL``: version of the weights under which the prompt was computed.
     """
 
     trajectory: TrajectoryId
@@ -411,6 +426,7 @@ class GenerationResult(msgspec.Struct, frozen=True, eq=False, array_like=True):
     finish_reason: FinishReason = FinishReason.STOP
     cached_tokens: int = 0
     error: str = ""
+    kv_version: int = -1
 
 
 class EpisodeSpec(msgspec.Struct, frozen=True, array_like=True):

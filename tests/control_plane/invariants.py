@@ -80,6 +80,7 @@ def violations(story: Story) -> list[str]:
         *_liveness(story),
         *_staleness(story),
         *_nothing_lost_by_waiting(story),
+        *_one_batch_at_a_time(story),
         *_outcomes(story),
         *_trained_once(story),
         *_tokens(story),
@@ -132,6 +133,20 @@ def _nothing_lost_by_waiting(story: Story) -> list[str]:
         return []
     stale = (Outcome.ABORTED_STALE, Outcome.EVICTED_STALE)
     return [f"wait: {event.id} ended as {event.outcome.value}" for event in ended if event.outcome in stale]
+
+
+def _one_batch_at_a_time(story: Story) -> list[str]:
+    """``at_batch`` with alpha = 1: one batch is live, so the weights of the step's start generate it as a whole.
+
+    Redundant groups outlive their batch, and evaluation takes its updates when it needs them.
+    """
+    scenario, switches = story.scenario, story.scenario.switches
+    if switches.update != "at_batch" or switches.alpha != 1 or scenario.redundant_groups or scenario.evaluate_every:
+        return []
+    versions: dict[int, set[int]] = {}
+    for batch, *_, member in story.members():
+        versions.setdefault(batch.index, set()).update(run.version for turn in member.turns() for run in turn.versions)
+    return [f"batch: {index} has the versions {sorted(seen)}" for index, seen in versions.items() if len(seen) > 1]
 
 
 def _outcomes(story: Story) -> list[str]:

@@ -1,4 +1,4 @@
-"""Seeded mutants of what the modes and their switches promise: stale policies, stages, transfer, order."""
+"""Seeded mutants of what the modes and their switches promise: policies, stages, transfer, order, ends."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from families import plain, that_is_pressed, that_waits
+from families import plain, that_is_pressed, that_waits, with_a_death
 from mutants import caught
 
 from rollart.config.config import Config
 from rollart.control_plane import rollout_scheduler, wiring
 from rollart.control_plane.barrier import Barrier
 from rollart.control_plane.host_client import HostClient
-from rollart.control_plane.protocol import TrainingProtocol, TrainingState
+from rollart.control_plane.job import Job
+from rollart.control_plane.llm_proxy import LLMProxy
+from rollart.control_plane.protocol import RolloutState, TrainingProtocol, TrainingState
 from rollart.control_plane.rollout_scheduler import Cores, RolloutScheduler
 from rollart.control_plane.sample_buffer import SampleBuffer
 from rollart.control_plane.stages import Stages
 from rollart.control_plane.training_loop import TrainingLoop
+from rollart.data_plane.generation.shell import EngineShell
 from rollart.data_plane.training import emulated
+from rollart.data_plane.weights.store import Manifest
 from rollart.types import Group, TrajectoryId
 
 
@@ -158,3 +162,45 @@ def test_mutant_counts_that_are_never_forgotten(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(RolloutScheduler, "_freed", keeps)
     assert "counts of generated tokens" in caught("bound:", max_environments=3)
+
+
+def test_mutant_engine_that_takes_weights_while_it_generates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The swap is made by the prefetch: what is under way gets the new version before the update."""
+    prefetch = EngineShell.prefetch
+
+    async def at_once(self: EngineShell, manifest: Manifest) -> None:
+        await prefetch(self, manifest)
+        self._core.update(manifest, None)
+        await asyncio.sleep(0.3)
+
+    monkeypatch.setattr(EngineShell, "prefetch", at_once)
+    assert "its engine held" in caught("versions: turn", transfer="asynchronous")
+
+
+def test_mutant_update_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``at_batch`` is read as ``eager``, but for the order of its train steps."""
+
+    def due(self: TrainingProtocol) -> int | None:
+        newest = self.trained if self.blocking else self.announced
+        return newest if self.rollout is RolloutState.ROLLOUT and newest > self.engines else None
+
+    monkeypatch.setattr(TrainingProtocol, "update_due", due)
+    caught("batch:", plain, mode="one_off")
+
+
+def test_mutant_engine_whose_lost_answers_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(self: LLMProxy) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(LLMProxy, "_give_up_late", never)
+    assert "in flight" in caught("liveness: Hang", plain, lost_answers=0.1, answer_timeout=4.0)
+
+
+def test_mutant_failed_run_that_does_not_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    give_up = Job._give_up
+
+    async def at_once(self: Job, reason: str, save: bool) -> None:
+        await give_up(self, reason, save=False)
+
+    monkeypatch.setattr(Job, "_give_up", at_once)
+    caught("saved:", with_a_death)
