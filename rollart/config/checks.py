@@ -183,6 +183,12 @@ def _placement(config: Config) -> Iterator[Finding]:
                 "engine.count",
                 f"is {config.engine.count}, but placement.generate has {config.engines} engines: leave it out",
             )
+    generating = set(config.engines_by_pool or ())
+    for pool in placed.prefill:
+        if pool not in generating:
+            yield "placement.prefill", f"'{pool}' is none of the pools that placement.generate lists: add it there"
+    if placed.prefill and generating and generating <= set(placed.prefill):
+        yield "placement.prefill", "leaves no pool that decodes: add one to placement.generate alone"
     for domain in config.placement.affinity:
         if domain != "default" and domain not in config.domains:
             yield (

@@ -25,6 +25,8 @@ class PlacementConfig(Section):
     """Pool of the trainer."""
     generate: str | list[str] | dict[str, int] | None = None
     """Pool of the engines; or several pools, which engines fill; or the number of engines in each of several pools."""
+    prefill: list[str] = []
+    """Pools of ``generate`` whose engines compute prompts only; the others then decode what these have computed."""
     environment: str | None = None
     """Pool of the environment hosts."""
     reward: str | None = None

@@ -9,6 +9,9 @@ Invariants: at most one request of a trajectory is anywhere (gate or engine); ea
 once, by its engine or, past ``engine.answer_timeout``, here; an answer of an old incarnation or of a request
 that is not in flight is dropped and counted.
 
+With pools in ``placement.prefill`` a request has two phases (:mod:`rollart.control_plane.prefill`), one after the
+other on two engines, and is still answered once.
+
 Who calls it: the RolloutScheduler (submit, abort, release) and the TrainingLoop (suspend, prefetch,
 update, resume). Messages to an engine are batched by an Outbox, answers come by long poll.
 """
@@ -16,11 +19,12 @@ update, resume). Messages to an engine are batched by an Outbox, answers come by
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from rollart.control_plane.outbox import Outbox
+from rollart.control_plane.prefill import PrefillPhases
 from rollart.control_plane.supervision import Loop
 from rollart.control_plane.waits import Waits
 from rollart.data_plane.generation.engine import EngineInfo, EngineStats, UpdateReport
@@ -33,6 +37,7 @@ from rollart.types import (
     FinishReason,
     GenerationRequest,
     GenerationResult,
+    Phase,
     Purpose,
     ResultStatus,
     TrajectoryId,
@@ -70,10 +75,13 @@ class EngineClient:
 class _InFlight:
     """A request at an engine."""
 
-    __slots__ = ("engine", "reply", "request", "since")
+    __slots__ = ("engine", "phase", "reply", "request", "since")
 
-    def __init__(self, request: GenerationRequest, reply: Reply, engine: EngineClient, since: float) -> None:
+    def __init__(
+        self, request: GenerationRequest, reply: Reply, engine: EngineClient, phase: Phase, since: float
+    ) -> None:
         self.request = request
+        self.phase = phase
         self.reply = reply
         self.engine = engine
         self.since = since
@@ -93,6 +101,7 @@ class LLMProxy:
         on_first_token: Called with (trajectory, version) when a start version becomes known.
         answer_seconds: How long an engine may work for a request (``engine.answer_timeout``).
         log_turns: Emit one record for each turn.
+        prefill_pools: Pools whose engines compute prompts only.
     """
 
     def __init__(
@@ -104,8 +113,12 @@ class LLMProxy:
         on_first_token: Callable[[TrajectoryId, int], None],
         answer_seconds: float,
         log_turns: bool = False,
+        prefill_pools: Collection[str] = (),
     ) -> None:
         self._engines = list(engines)
+        computing = [engine for engine in self._engines if engine.handle.info.pool in prefill_pools]
+        self._prefill = PrefillPhases(computing) if computing else None
+        self._decoding = [engine for engine in self._engines if engine not in computing]
         self._version = min(engine.info.version for engine in self._engines)
         self._affinity = dict(affinity)
         self._sink = sink
@@ -166,18 +179,13 @@ class LLMProxy:
         if held is not None:
             request, reply = held
             reply(aborted(request))
-        engine = self._sticky.pop(trajectory, None)
-        if engine is None:
-            return
-        if trajectory in self._in_flight:
-            engine.outbox.put(1, trajectory)
-        else:
-            engine.outbox.put(2, trajectory)
+        pending = self._in_flight.get(trajectory)
+        for engine in self._forget(trajectory):
+            engine.outbox.put(1 if pending is not None and pending.engine is engine else 2, trajectory)
 
     def release(self, trajectory: TrajectoryId) -> None:
         """A trajectory has ended: its engine may forget the session."""
-        engine = self._sticky.pop(trajectory, None)
-        if engine is not None:
+        for engine in self._forget(trajectory):
             engine.outbox.put(2, trajectory, urgent=False)
 
     def close_for(self, purpose: Purpose | None) -> None:
@@ -253,30 +261,48 @@ class LLMProxy:
         for request, reply in held.values():
             self.submit(request, reply)
 
+    def _forget(self, trajectory: TrajectoryId) -> list[EngineClient]:
+        """The engines that hold some of the trajectory, which is theirs no more."""
+        engine = self._sticky.pop(trajectory, None)
+        engines = [] if engine is None else [engine]
+        if self._prefill is not None and (computing := self._prefill.forget(trajectory)) is not None:
+            engines.append(computing)
+        return engines
+
     def _dispatch(self, request: GenerationRequest, reply: Reply) -> None:
-        trajectory = request.trajectory
+        now = asyncio.get_running_loop().time()
+        if self._prefill is not None and (first := self._prefill.first(request)) is not None:
+            engine, sent = first
+        else:
+            engine, sent = self._engine_for(request.trajectory), request
+        self._send(_InFlight(request, reply, engine, sent.phase, now), sent)
+
+    def _send(self, pending: _InFlight, sent: GenerationRequest) -> None:
+        self._in_flight[sent.trajectory] = pending
+        pending.engine.in_flight += 1
+        pending.engine.outbox.put(0, sent)
+
+    def _engine_for(self, trajectory: TrajectoryId) -> EngineClient:
+        """The engine that holds the trajectory's session, or a new one for it."""
         engine = self._sticky.get(trajectory)
         if engine is None:
-            engine = self._route(trajectory.domain)
-            self._sticky[trajectory] = engine
-        engine.in_flight += 1
-        self._in_flight[trajectory] = _InFlight(request, reply, engine, asyncio.get_running_loop().time())
-        engine.outbox.put(0, request)
+            engine = self._sticky[trajectory] = self._route(trajectory.domain)
+        return engine
 
     def _route(self, domain: str) -> EngineClient:
-        if len(self._engines) == 1:
-            return self._engines[0]
+        if len(self._decoding) == 1:
+            return self._decoding[0]
         wanted = class_for(self._affinity, domain)
         candidates = [
             Candidate(index, engine.handle.info.hardware_class, load=engine.in_flight)
-            for index, engine in enumerate(self._engines)
+            for index, engine in enumerate(self._decoding)
         ]
         choice = route(wanted, candidates)
         taken = choice.hardware_class if choice.fallback else ""
         if taken and self._fallbacks.get(domain) != taken:
             self._sink.emit(Fallback(f"generate:{domain}", wanted, choice.hardware_class, choice.reason))
         self._fallbacks[domain] = taken
-        return self._engines[choice.index]
+        return self._decoding[choice.index]
 
     async def _collect(self, engine: EngineClient) -> None:
         while True:
@@ -299,6 +325,14 @@ class LLMProxy:
             self.dropped_results += 1
             return
         self._landed(pending)
+        if self._prefill is not None:
+            finished = result.status is ResultStatus.DONE and result.finish_reason is not FinishReason.ABORT
+            if pending.phase is Phase.PREFILL and finished:
+                sent = self._prefill.second(pending.request, result)
+                pending.engine, pending.phase = self._engine_for(trajectory), Phase.DECODE
+                self._send(pending, sent)
+                return
+            self._prefill.decoded(result)
         self.generated_tokens += len(result.action)
         if result.turn == 0 and result.versions:
             self._on_first_token(trajectory, result.versions[0].version)

@@ -115,7 +115,14 @@ def wire(
     ]
     engines = [EngineClient(handle, info) for handle, info in zip(workers.engines, infos, strict=True)]
     proxy = LLMProxy(
-        engines, affinity, sink, waits, scheduler.first_token, config.engine.answer_timeout, config.log.turns
+        engines,
+        affinity,
+        sink,
+        waits,
+        scheduler.first_token,
+        config.engine.answer_timeout,
+        config.log.turns,
+        config.placement.prefill,
     )
     scheduler.connect(proxy)
     switches = config.switches

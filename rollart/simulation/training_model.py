@@ -32,6 +32,6 @@ def train_seconds(
     The efficiency is that of the whole stage, and falls with the number of devices: one batch has less work for each,
     and more to communicate.
     """
-    loss = (devices / PROFILED_DEVICES) ** constants.train_scaling_loss
+    loss: float = (devices / PROFILED_DEVICES) ** constants.train_scaling_loss
     rate = devices * hardware.flops * constants.train_efficiency / loss
     return constants.train_fixed_seconds + train_flops(shape, constants, tokens) / rate

@@ -24,10 +24,10 @@ from rollart.resource_plane.hardware import hardware
 from rollart.simulation.constants import Constants
 from rollart.simulation.crossing import configuration
 from rollart.simulation.engine_model import EngineModel
-from rollart.simulation.links import broadcast_seconds, pull_seconds, push_seconds, swap_seconds
+from rollart.simulation.links import broadcast_seconds, kv_seconds, pull_seconds, push_seconds, swap_seconds
 from rollart.simulation.shapes import shape
 from rollart.simulation.training_model import train_seconds
-from rollart.types import EngineAddress, TrainBatch, TrajectoryId, derive_seed
+from rollart.types import EngineAddress, GenerationRequest, Phase, TrainBatch, TrajectoryId, derive_seed
 
 
 class ActionLengths:
@@ -66,11 +66,41 @@ class SimulatedGenerator(EngineWorker):
             checksum=emulated_manifest(0).checksum,
         )
         super().__init__(EngineShell(lambda: core))
+        self._shape, self._constants = model, constants
+        self._fetching: dict[TrajectoryId, tuple[GenerationRequest, asyncio.TimerHandle]] = {}
+        """Requests whose prompt another engine has computed, until its keys and values are here."""
         if config.simulation.network.same_cluster:
             self._pull = self._swap = 0.0  # the broadcast that published the version has written it in place
         else:
             self._pull = pull_seconds(model.weight_bytes, constants)
             self._swap = swap_seconds(model.weight_bytes, devices, constants)
+
+    async def post(
+        self, requests: list[GenerationRequest], aborts: list[TrajectoryId], releases: list[TrajectoryId]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        for request in requests:
+            if request.phase is Phase.DECODE:
+                # what precedes the new tokens has been here since the turn before
+                seconds = kv_seconds(len(request.new), self._shape, self._constants)
+                self._fetching[request.trajectory] = (request, loop.call_later(seconds, self._fetched, request))
+        for trajectory in (*aborts, *releases):
+            if trajectory in self._fetching:
+                request, timer = self._fetching[trajectory]
+                timer.cancel()
+                self._fetched(request)
+        at_hand = [request for request in requests if request.phase is not Phase.DECODE]
+        await super().post(at_hand, aborts, releases)
+
+    def _fetched(self, request: GenerationRequest) -> None:
+        """The keys and values of a prompt are here."""
+        del self._fetching[request.trajectory]
+        self._engine.submit([request])
+
+    async def stop(self) -> None:
+        for _, timer in self._fetching.values():
+            timer.cancel()
+        await super().stop()
 
     async def prefetch(self, manifest: Manifest) -> None:
         await asyncio.sleep(self._pull)

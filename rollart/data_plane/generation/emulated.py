@@ -37,7 +37,7 @@ from rollart.data_plane.generation.engine import EngineInfo, EngineStats
 from rollart.data_plane.generation.requests import RequestCore
 from rollart.data_plane.generation.sessions import Session
 from rollart.data_plane.weights.store import Manifest
-from rollart.types import EngineAddress, FinishReason, GenerationRequest, GenerationResult, LengthSpan
+from rollart.types import EngineAddress, FinishReason, GenerationRequest, GenerationResult, LengthSpan, Phase
 
 __all__ = ["EmulatedCore", "EmulatedLengths", "EmulatedSpeed"]
 
@@ -157,6 +157,8 @@ class EmulatedCore(RequestCore):
         self._elapsed = 0.0
         self._prefill_tokens = self._cached_tokens = self._generated_tokens = self._preemptions = 0
         self._busy_seconds = 0.0
+
+    splits_phases = True
 
     @property
     def kv_capacity(self) -> int:
@@ -295,7 +297,12 @@ class EmulatedCore(RequestCore):
             end, _, row = heapq.heappop(ends)
             request = row.session.request
             if end == row.end and request is not None:
-                self._finish(row.session, request, self._withdraw(row.session), row.reason)
+                action = self._withdraw(row.session)
+                if request.phase is Phase.PREFILL:
+                    # what the last step of a prompt samples is sampled again by the engine that decodes
+                    action = LengthSpan(0)
+                    self._generated_tokens -= 1
+                self._finish(row.session, request, action, row.reason)
 
     def _make_room(self) -> None:
         """Preempt the youngest requests until a step fits."""
@@ -324,12 +331,25 @@ class EmulatedCore(RequestCore):
             self._enter(self._preempted.popleft())
         while admitted := self._admit(1):
             session, request = admitted[0]
+            if self._fetched(session, request):
+                session.cached_tokens = session.prompt_length - 1
             self._cached_tokens += session.cached_tokens
             self._kv.take(session)
+            if request.phase is Phase.PREFILL:
+                self._enter(_Row(session, 1, FinishReason.STOP))
+                continue
             wanted = self._lengths.draw(self._seed, session.trajectory, session.prompt_length)
             room = min(request.sampling.max_new_tokens, self._max_context - session.prompt_length)
             reason = FinishReason.STOP if wanted <= room else FinishReason.LENGTH
             self._enter(_Row(session, min(wanted, room), reason))
+
+    def _fetched(self, session: Session, request: GenerationRequest) -> bool:
+        """Whether another engine's keys and values of the prompt can be used, on top of those that are here."""
+        return (
+            request.phase is Phase.DECODE
+            and request.kv_version == self._version
+            and session.kv_length >= request.prefix_length - 1
+        )
 
     def _enter(self, row: _Row) -> None:
         self._rows[row.session.slot] = self._pending[row.session.slot] = row

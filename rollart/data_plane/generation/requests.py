@@ -26,6 +26,7 @@ from rollart.types import (
     FinishReason,
     GenerationRequest,
     GenerationResult,
+    Phase,
     ResultStatus,
     Span,
     TrajectoryId,
@@ -44,6 +45,9 @@ class RequestCore(ABC):
         max_context: Longest history.
         version: Of the weights at the start.
     """
+
+    splits_phases = False
+    """Whether it takes requests for a prefill or a decode alone."""
 
     def __init__(
         self, address: EngineAddress, *, max_rows: int, max_sessions: int, max_context: int, version: int
@@ -135,6 +139,8 @@ class RequestCore(ABC):
             )
         if sampling.max_new_tokens < 1 or sampling.temperature < 0 or not 0 < sampling.top_p <= 1 or sampling.top_k < 0:
             return f"{where}: impossible sampling parameters {sampling}"
+        if request.phase is not Phase.WHOLE and not self.splits_phases:
+            return f"{where}: this kind of engine cannot split prefill and decode: leave out placement.prefill"
         misfit = self._misfit(request)
         return f"{where}: {misfit}" if misfit else ""
 
@@ -214,6 +220,7 @@ class RequestCore(ABC):
             version_runs(session.marks, end),
             reason,
             session.cached_tokens,
+            kv_version=self._version if request.phase is Phase.PREFILL else -1,
         )
         session.request = None
         session.length = end
