@@ -146,10 +146,14 @@ class Job:
         return await supervised(self._main(wiring), loops)
 
     async def _give_up(self, reason: str, save: bool) -> None:
-        """The run failed: save what was trained if the trainer still answers, give every trajectory its outcome."""
+        """The run failed: save what was trained if the trainer still answers, give every trajectory its outcome.
+
+        With a checkpoint of the newest version only what happened since is written, so that a resumed run starts
+        no trajectory under a known identity.
+        """
         wiring = self.wiring
         if wiring is not None:
-            if save and wiring.protocol.trained > self._saved:
+            if save and (self._checkpoint is not None or wiring.protocol.trained > self._saved):
                 with contextlib.suppress(WorkerError, WorkerLost, CallTimeout, OSError, TimeoutError):
                     async with asyncio.timeout(LAST_SAVE_SECONDS):
                         await self._save(wiring)

@@ -19,6 +19,7 @@ from rollart.config.config import Config
 from rollart.control_plane.checkpoints import CheckpointError, latest, resumable, state_file
 from rollart.control_plane.job_state import JobState, fixed_settings
 from rollart.events import Alarm, DomainSuspended, EvaluationEnded, TrajectoryStarted
+from rollart.runtime.runtime import WorkerLost
 from rollart.types import Purpose
 
 SCENARIO = Scenario(weights=(5.0, 3.0, 1.0), groups_per_batch=3, iterations=8, alpha=2, slow=(0.0, 0.05), train=1.0)
@@ -72,6 +73,21 @@ def test_training_time_counts_over_a_resume(tmp_path: Path) -> None:
 
     story = play(msgspec.structs.replace(limited, max_train_seconds=second.train_seconds + 0.01), tmp_path, second)
     assert len(story.batches) == 1
+
+
+def test_what_a_failed_start_began_is_known_to_the_next_even_if_it_trained_nothing(tmp_path: Path) -> None:
+    first = play(SCENARIO, tmp_path, stop_after=3)
+    stopped = latest(tmp_path)
+    failed = play(msgspec.structs.replace(SCENARIO, death=(0.4, "generate-0")), tmp_path, stopped)
+    assert isinstance(failed.error, WorkerLost)
+    assert latest(tmp_path).version == stopped.version, "nothing was trained"
+    assert latest(tmp_path).next_group > stopped.next_group
+    assert latest(tmp_path).train_seconds > stopped.train_seconds
+    last = play(SCENARIO, tmp_path, latest(tmp_path))
+
+    started = [e.id for story in (first, failed, last) for e in story.events if isinstance(e, TrajectoryStarted)]
+    assert len(started) == len(set(started))
+    assert trained_tasks(first, last) == trained_tasks(play(SCENARIO, tmp_path / "straight"))
 
 
 def test_a_suspended_domain_stays_suspended(tmp_path: Path) -> None:
