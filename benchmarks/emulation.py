@@ -47,7 +47,13 @@ class Mark(NamedTuple):
 
     def since(self, before: Mark) -> Mark:
         """What has passed."""
-        return Mark(*(after - earlier for after, earlier in zip(self, before, strict=True)))
+        return Mark(
+            self.wall - before.wall,
+            self.cpu - before.cpu,
+            self.loop_cpu - before.loop_cpu,
+            self.turns - before.turns,
+            self.calls - before.calls,
+        )
 
 
 class DriverMeter:
