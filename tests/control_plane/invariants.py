@@ -36,11 +36,15 @@ def breaches(wiring: Wiring, scenario: Scenario, alpha: int) -> list[str]:
     scheduler, proxy, loop = wiring.scheduler, wiring.proxy, wiring.loop
     environments = scenario.max_environments
     alive = 2 * environments  # evaluation has as many permits of its own
+    losses = sum(supervisor._budget._losses for supervisor in wiring.supervisors)
     sizes = {
         "environments": (scheduler.environments, environments),
         "live groups": (scheduler.live_groups, (alpha + 1) * scenario.groups_per_batch + scenario.redundant_groups),
         "requests of trajectories": (sum(id in scheduler._host_of for id in (*proxy._gate, *proxy._in_flight)), alive),
-        "aborted requests of lost hosts": (sum(id not in scheduler._host_of for id in proxy._in_flight), alive),
+        "aborted requests of lost hosts": (
+            sum(id not in scheduler._host_of for id in proxy._in_flight),
+            (losses + 1) * alive,  # engines may lose their answers too, then the deadline ends them
+        ),
         "sessions at the LLMProxy": (proxy.sessions, alive),
         "trajectories on hosts": (len(scheduler._host_of), alive),
         "counts of generated tokens": (len(scheduler._generated), alive),
