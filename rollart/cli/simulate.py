@@ -63,9 +63,13 @@ def run(parsed: argparse.Namespace) -> int:
 def _run_one(parsed: argparse.Namespace, path: Path) -> int:
     """One run, with a run folder."""
     from rollart.config.load import load_simulation
-    from rollart.simulation.simulator import simulate
+    from rollart.simulation.simulator import check, simulate
 
     config = load_simulation(path, parsed.overrides)
+    try:
+        check(config)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from error
     with new_run_folder(config) as (folder, moved):
         if moved is not None:
             print(f"the earlier run is kept as {moved}")

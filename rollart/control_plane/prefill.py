@@ -31,7 +31,6 @@ from rollart.types import (
     rolling_hash,
 )
 
-
 EngineT = TypeVar("EngineT")
 
 

@@ -188,7 +188,7 @@ class Constants(msgspec.Struct, frozen=True, kw_only=True):
             if name not in CONSTANTS:
                 near = difflib.get_close_matches(name, CONSTANTS, n=1)
                 hint = f"did you mean '{near[0]}'?" if near else f"constants: {', '.join(CONSTANTS)}"
-                raise ValueError(f"unknown constant '{name}': {hint}")
+                raise ValueError(f"simulation.constants: unknown constant '{name}': {hint}")
             if not value >= 0 or (value == 0 and CONSTANTS[name].low > 0):
                 raise ValueError(f"constant '{name}' is {value}: give a number above 0, in {CONSTANTS[name].unit}")
         return cls(**overrides)

@@ -154,4 +154,4 @@ def shape(name: str) -> ModelShape:
     except KeyError:
         near = difflib.get_close_matches(name.lower(), SHAPES, n=1, cutoff=0.4)
         hint = f"did you mean '{near[0]}'?" if near else f"shapes: {', '.join(SHAPES)}"
-        raise ValueError(f"unknown model shape '{name}': {hint}") from None
+        raise ValueError(f"simulation.model: unknown model shape '{name}': {hint}") from None

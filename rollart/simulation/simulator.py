@@ -23,6 +23,7 @@ from rollart.control_plane.wiring import JobWorkers
 from rollart.data_plane.cluster import Cluster
 from rollart.data_plane.worker import ActorGen, ActorTrain, Environment, Reward, Worker
 from rollart.events import EventLog, EventSink, Tee
+from rollart.resource_plane.binding import bind
 from rollart.resource_plane.hardware import hardware
 from rollart.resource_plane.job_resources import job_resources
 from rollart.resource_plane.planning import worker_requests
@@ -34,7 +35,7 @@ from rollart.simulation.environment_parts import PARTS, SimulatedEnvHost
 from rollart.simulation.measures import Measured, Measures
 from rollart.simulation.runtime import SimulatedRuntime
 from rollart.simulation.serverless import RewardStats
-from rollart.simulation.workers import SimulatedGenerator, SimulatedLearner
+from rollart.simulation.workers import SimulatedGenerator, SimulatedLearner, simulated_core
 
 AFFINITIES = {role.role: role.hardware_affinity for role in (ActorTrain, ActorGen, Environment, Reward)}
 
@@ -59,6 +60,18 @@ class SimulationResult(msgspec.Struct, frozen=True):
     rewards: tuple[RewardStats, ...]
     seconds: float
     cost: float
+
+
+def check(config: SimulatedConfig) -> None:
+    """Find out, before anything is started, whether a run can be placed and its model fits.
+
+    Raises:
+        PlanError: the workers do not fit the pools.
+        ValueError: the model or a constant is unknown, or the model does not fit an engine.
+    """
+    bindings, _ = bind(pools_of(config.pools), worker_requests(config, AFFINITIES))
+    for hardware_class in {each.hardware_class for each in bindings if each.role == ActorGen.role}:
+        simulated_core(config, 0, hardware_class)
 
 
 def simulate(

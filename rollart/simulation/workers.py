@@ -42,6 +42,26 @@ class ActionLengths:
         return max(1, round(self._samplers[trajectory.domain](source)))
 
 
+def simulated_core(config: SimulatedConfig, number: int, hardware_class: str) -> EmulatedCore:
+    """The core of an engine on devices of a class.
+
+    Raises:
+        ValueError: the model is unknown, or does not fit the engine.
+    """
+    constants = Constants.with_overrides(config.simulation.constants)
+    model = shape(config.simulation.model)
+    return EmulatedCore(
+        EngineAddress(number),
+        config.run.seed,
+        EngineModel(model, hardware(hardware_class), config.engine.devices, constants),
+        ActionLengths(config),
+        max_rows=config.engine.max_rows,
+        max_sessions=config.engine.max_sessions,
+        max_context=derived_sizes(config).longest_context,
+        checksum=emulated_manifest(0).checksum,
+    )
+
+
 class SimulatedGenerator(EngineWorker):
     """A modelled engine.
 
@@ -55,16 +75,7 @@ class SimulatedGenerator(EngineWorker):
         config = configuration(config_json)
         constants = Constants.with_overrides(config.simulation.constants)
         model, devices = shape(config.simulation.model), config.engine.devices
-        core = EmulatedCore(
-            EngineAddress(number),
-            config.run.seed,
-            EngineModel(model, hardware(hardware_class), devices, constants),
-            ActionLengths(config),
-            max_rows=config.engine.max_rows,
-            max_sessions=config.engine.max_sessions,
-            max_context=derived_sizes(config).longest_context,
-            checksum=emulated_manifest(0).checksum,
-        )
+        core = simulated_core(config, number, hardware_class)
         super().__init__(EngineShell(lambda: core))
         self._shape, self._constants = model, constants
         self._fetching: dict[TrajectoryId, tuple[GenerationRequest, asyncio.TimerHandle]] = {}

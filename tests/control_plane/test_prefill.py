@@ -103,7 +103,8 @@ def test_a_session_that_the_prefill_engine_lost_is_a_miss_for_the_caller() -> No
     episode.take(request, pair.turn(request))
     pair.prefill.release(episode.id)
     core, sent = pair.phases.first(episode.request(LengthSpan(5), SAMPLING)) or (None, None)
-    assert core is not None and sent is not None
+    assert core is not None
+    assert sent is not None
     assert answer(core, sent).status is ResultStatus.MISS
 
 
@@ -125,7 +126,8 @@ def test_trajectories_are_spread_over_the_prefill_engines() -> None:
     assert counts == [3, 2, 2]
     phases.forget(Episode(1).id)
     again = phases.first(Episode(9).request(LengthSpan(20), SAMPLING))
-    assert again is not None and again[0] is cores[1]
+    assert again is not None
+    assert again[0] is cores[1]
 
 
 def test_an_aborted_prefill_has_no_tokens() -> None:
