@@ -1,23 +1,41 @@
 """A rough estimate of a run's step time in closed form: what the planner screens thousands of candidates with.
 
-Each hardware class is a closed queueing network with the means of its domains: trajectories alternate between an engine
-and their environment, and an engine's throughput at a number of rows is that of the performance model. The step time is
-the longest of training and of each class's share of a batch, or their sum if training waits for rollout. It knows no
-tails, no staleness and no start-up, so the planner only ranks by it; the simulator decides.
+Each hardware class is a queueing network with the means of its domains. With a number of rows in each engine's batch
+two times follow for the class's part in a step. What its engines need for the tokens of a batch falls with the rows.
+How long its trajectories take rises with them, and with it the time between two batches: the groups of a batch start
+together, when the bound on staleness allows it, and are trained alpha + 1 batches later, when the slowest of them has
+finished; so alpha + 1 steps are as long as that group and one train step. The engines find the rows at which the two
+times are equal. How much longer than the mean the slowest group is, is drawn once from the workload.
+
+The step time is the longest of training and of what the classes take. It knows no waits between the parts of an update,
+no aborted trajectories, no failures and no slow starts, so the planner only ranks by it; the simulator decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+import statistics
+from collections.abc import Sequence
 
 import msgspec
 
-from rollart.config.draw import mean_of
+from rollart.config.draw import mean_of, sampler
 from rollart.config.simulation import SimulatedConfig, WorkloadConfig
 from rollart.data_plane.generation.emulated_models import SpeedModel
+from rollart.resource_plane.hardware import hardware
+from rollart.simulation.candidates import Candidate
+from rollart.simulation.pool_split import PoolSplit
+from rollart.simulation.training_model import train_seconds
+from rollart.types import derive_seed
 
 CHUNK = 512
 """Prompt tokens of the step by which the price of a prompt token is taken."""
+
+DRAWN_GROUPS = 200
+"""Groups drawn for a domain's stragglers."""
+
+TOKEN_SECONDS = 0.02
+"""Of a generated token, where only the proportion to the environment's latencies matters."""
 
 
 class Demand(msgspec.Struct, frozen=True):
@@ -56,68 +74,215 @@ class Demand(msgspec.Struct, frozen=True):
         total = cut * (prompt + generated)
         return cls(cut * prompt, cut * generated, (first + total) / 2, away, total)
 
+
+class Stragglers(msgspec.Struct, frozen=True):
+    """How unequal the trajectories of a domain are, in multiples of a trajectory's mean duration.
+
+    Attributes:
+        groups: Durations of groups, ascending; a group ends with the last member that it needs.
+        load: What all members of a group take until it ends, redundant ones included, over what it needs.
+    """
+
+    groups: tuple[float, ...]
+    load: float
+
+    def slowest(self, needed: float, started: float) -> float:
+        """The last group of a batch that needs so many of those started together."""
+        place = needed / (started + 1.0) * len(self.groups)
+        return self.groups[min(len(self.groups) - 1, int(place))]
+
     @classmethod
-    def mixed(cls, parts: Mapping[Demand, float]) -> Demand:
-        """The mean of several, by their weights."""
-        whole = sum(parts.values())
-
-        def mean(name: str) -> float:
-            total: float = sum(getattr(part, name) * weight for part, weight in parts.items())
-            return total / whole
-
-        tokens = sum(part.context * part.generated * weight for part, weight in parts.items())
-        generated = mean("generated")
-        return cls(mean("prompt"), generated, tokens / (generated * whole), mean("away"), mean("total"))
-
-
-def trajectories_per_second(speed: SpeedModel, demand: Demand, alive: float, max_rows: int) -> float:
-    """Throughput of one engine that ``alive`` trajectories share, those in their environments included."""
-    most = float(max_rows)
-    if speed.kv_tokens is not None:
-        most = max(1.0, min(most, speed.kv_tokens / demand.context))
-    low, high = 0.0, min(most, alive)
-    for _ in range(40):
-        rows = (low + high) / 2
-        if rows + demand.away * _throughput(speed, demand, rows) < alive:
-            low = rows
-        else:
-            high = rows
-    return _throughput(speed, demand, high)
+    def of(cls, workload: WorkloadConfig, size: int, redundant: int) -> Stragglers:
+        """Drawn, always the same, for groups of ``size`` members and ``redundant`` more."""
+        drawn = _drawn_durations(workload, size + redundant)
+        mean = statistics.fmean(duration for group in drawn for duration in group) or 1.0
+        ends, load = [], 0.0
+        for group in drawn:
+            end = sorted(group)[size - 1]
+            ends.append(end / mean)
+            load += sum(min(duration, end) for duration in group)
+        return cls(tuple(sorted(ends)), load / (mean * size * len(drawn)))
 
 
-def _throughput(speed: SpeedModel, demand: Demand, rows: float) -> float:
-    """Trajectories that an engine finishes in a second with ``rows`` requests in its batch."""
-    whole = max(1, round(rows))
-    base, each = speed.decode(whole)
-    context = round(whole * demand.context)
-    step = base + each * context
-    attended = round(CHUNK * demand.context)
-    chunk = speed.mixed(whole, 1, context + round(demand.context), CHUNK, attended) - step
-    seconds = demand.generated * step / max(rows, 1e-9) + demand.prompt * max(0.0, chunk) / CHUNK
-    return 1.0 / seconds
-
-
-def alive(config: SimulatedConfig) -> float:
-    """Trajectories alive on average: a batch, and with a bound above 0 about half of what admission adds."""
-    batch = config.rollout.groups_per_batch * config.rollout.group_size
-    return min(config.rollout.max_environments, batch * (1.0 + config.alpha / 2.0))
+def _drawn_durations(workload: WorkloadConfig, members: int) -> list[list[float]]:
+    """Durations of the members of groups, about; turns are a group's, the rest is each member's own."""
+    source = random.Random(derive_seed(0, "stragglers"))
+    turns, action = sampler(workload.turns), sampler(workload.action)
+    reset, step, reward = (
+        sampler(each) for each in (workload.reset_seconds, workload.step_seconds, workload.reward_seconds)
+    )
+    drawn = []
+    for _ in range(DRAWN_GROUPS):
+        played = max(1, round(turns(source)))
+        if workload.max_turns is not None:
+            played = min(played, workload.max_turns)
+        group = []
+        for _ in range(members):
+            seconds = sum(TOKEN_SECONDS * action(source) + step(source) for _ in range(played))
+            group.append(seconds + reset(source) + reward(source))
+        drawn.append(group)
+    return drawn
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """A step's parts in seconds; ``classes`` is the time that each hardware class takes for its share of a batch."""
+    """A step's parts.
+
+    Attributes:
+        train: Seconds of training.
+        classes: Least seconds between two batches by hardware class.
+        cost: Price of all devices in use for an hour.
+    """
 
     train: float
     classes: dict[str, float]
-    overlapped: bool
+    cost: float
 
     @property
     def step(self) -> float:
         """Seconds of a step."""
-        rollout = max(self.classes.values())
-        return max(self.train, rollout) if self.overlapped else self.train + rollout
+        return max(self.train, *self.classes.values())
 
     @property
-    def bottleneck(self) -> str:
-        """What takes longest."""
-        slowest = max(self.classes, key=lambda name: self.classes[name])
-        return "training" if self.train >= self.classes[slowest] else f"generation on {slowest}"
+    def cost_of_step(self) -> float:
+        """Price of a step."""
+        return self.step / 3600.0 * self.cost
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A domain's part in a step.
+
+    Attributes:
+        demand: Of its trajectories.
+        trajectories: Of a batch.
+        share: Of a batch.
+        load: What is generated over what is trained.
+        slowest: Duration of the last group that a batch waits for over a trajectory's mean duration.
+    """
+
+    demand: Demand
+    trajectories: float
+    share: float = 1.0
+    load: float = 1.0
+    slowest: float = 1.0
+
+
+class Estimator:
+    """Estimates of the candidates of one configuration; what candidates share is computed once.
+
+    Args:
+        config: The configuration.
+        split: Of its pools.
+    """
+
+    def __init__(self, config: SimulatedConfig, split: PoolSplit) -> None:
+        self._config = config
+        self._split = split
+        self._demands = {name: Demand.of(config.simulation.workloads[name]) for name in config.domains}
+        self._stragglers: dict[tuple[str, int], Stragglers] = {}
+        self._train: dict[int, float] = {}
+        self._classes: dict[tuple[object, ...], float] = {}
+
+    @property
+    def by_intensity(self) -> list[str]:
+        """The domains, those first that have the most prompt tokens for each generated one."""
+        demands = self._demands
+        return sorted(demands, key=lambda name: -demands[name].prompt / demands[name].generated)
+
+    def estimate(self, candidate: Candidate) -> Estimate:
+        """The estimate of one candidate."""
+        devices = self._config.engine.devices
+        cost = self._split.other_cost + candidate.trainer * self._split.trainer_hardware.cost
+        cost += sum(count * devices * hardware(name).cost for name, count in candidate.engines)
+        classes = {name: self._class_seconds(candidate, name, count) for name, count in candidate.engines}
+        return Estimate(self._train_seconds(candidate.trainer), classes, cost)
+
+    def _train_seconds(self, devices: int) -> float:
+        if devices not in self._train:
+            rollout, shares = self._config.rollout, self._config.shares
+            tokens = [
+                round(self._demands[name].total)
+                for name, share in shares.items()
+                for _ in range(round(share * rollout.groups_per_batch * rollout.group_size))
+            ]
+            split = self._split
+            self._train[devices] = train_seconds(split.model, split.trainer_hardware, devices, split.constants, tokens)
+        return self._train[devices]
+
+    def _class_seconds(self, candidate: Candidate, name: str, engines: int) -> float:
+        domains = candidate.domains_on(name)
+        key = (candidate.trainer, name, engines, domains, *candidate.policy[1:])
+        if key not in self._classes:
+            parts = [self._part(domain, candidate) for domain in domains]
+            self._classes[key] = class_seconds(
+                self._split.speeds[name],
+                parts,
+                engines,
+                self._config.engine.max_rows,
+                candidate.alpha,
+                self._train_seconds(candidate.trainer),
+                self._config.rollout.max_environments * sum(part.share for part in parts),
+            )
+        return self._classes[key]
+
+    def _part(self, domain: str, candidate: Candidate) -> Part:
+        rollout, share = self._config.rollout, self._config.shares[domain]
+        key = (domain, candidate.members)
+        if key not in self._stragglers:
+            workload = self._config.simulation.workloads[domain]
+            self._stragglers[key] = Stragglers.of(workload, rollout.group_size, candidate.members)
+        stragglers = self._stragglers[key]
+        groups = rollout.groups_per_batch * share
+        slowest = stragglers.slowest(groups, groups + candidate.groups * share)
+        return Part(self._demands[domain], groups * rollout.group_size, share, stragglers.load, slowest)
+
+
+def class_seconds(
+    speed: SpeedModel,
+    parts: Sequence[Part],
+    engines: int,
+    max_rows: int,
+    alpha: int,
+    train: float,
+    environments: float,
+) -> float:
+    """Least seconds between two batches that a class's engines can generate.
+
+    Args:
+        speed: Of one engine.
+        parts: Of its domains.
+        engines: How many.
+        max_rows: Requests that decode together in one of them.
+        alpha: Bound on staleness.
+        train: Seconds of a train step.
+        environments: Trajectories that may be alive at once.
+    """
+    tokens = sum(part.load * part.trajectories * part.demand.generated for part in parts)
+    generated = sum(part.demand.generated * part.trajectories for part in parts)
+    held = sum(part.demand.context * part.demand.generated * part.trajectories for part in parts) / generated
+    most = max_rows if speed.kv_tokens is None else max(1, min(max_rows, int(speed.kv_tokens / held)))
+
+    def seconds(rows: int) -> tuple[float, float]:
+        token = _token_seconds(speed, parts, rows, held)
+        durations = [(part, part.demand.generated * token + part.demand.away) for part in parts]
+        slowest = max(part.slowest * duration for part, duration in durations)
+        alive = sum(part.load * part.trajectories * duration for part, duration in durations)
+        working = tokens * token / rows / engines + (train if alpha == 0 else 0.0)
+        return working, max((slowest + train) / (alpha + 1), alive / environments)
+
+    low, high = 1, most
+    while low < high:
+        rows = (low + high) // 2
+        working, lagging = seconds(rows)
+        low, high = (low, rows) if working <= lagging else (rows + 1, high)
+    return max(seconds(high))
+
+
+def _token_seconds(speed: SpeedModel, parts: Sequence[Part], rows: int, held: float) -> float:
+    """From one token of a trajectory to its next, if ``rows`` decode: the step, and the prompts computed meanwhile."""
+    base, each = speed.decode(rows)
+    context = round(rows * held)
+    step = base + each * context
+    chunk = speed.mixed(rows, 1, context + round(held), CHUNK, round(CHUNK * held)) - step
+    prompt = sum(part.demand.prompt * part.trajectories for part in parts)
+    generated = sum(part.demand.generated * part.trajectories for part in parts)
+    return step + rows * prompt / generated * max(0.0, chunk) / CHUNK
