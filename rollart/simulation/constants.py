@@ -1,8 +1,8 @@
 """The numbers of the performance model: each with its unit, where it comes from, and what it moves.
 
 * ``given``: stated by the paper, or by the documentation of a component that it names;
-* ``fitted``: solved for, so that one figure of the paper's description of its workload and hardware (sections 2, 8
-  and 15 of our notes) comes out; tests/simulation/test_calibration.py repeats the comparison;
+* ``fitted``: solved for, so that a figure with which the paper describes its workload and hardware comes out; the
+  tests of the calibration repeat the comparison;
 * ``assumed``: ours, with the range in which we would believe it.
 
 No constant is fitted to the outcome of one of the paper's experiments. Called by every model of the simulator.
@@ -57,7 +57,12 @@ CONSTANTS: dict[str, Constant] = {
         *(0.65, 0.9, "decode speed"),
     ),
     "gemm_efficiency": Constant(
-        *(0.4, "share of peak", "fitted", "Figure 4: FrozenLake on 2 H800 takes down to 0.53 of its time on 6 H20"),
+        *(
+            0.4,
+            "share of peak",
+            "fitted",
+            "paper, Figure 4: FrozenLake on 2 H800 takes down to 0.53 of 6 H20's time",
+        ),
         *(0.3, 0.8, "prefill speed, and decode speed of large batches on H20"),
     ),
     "attention_efficiency": Constant(
@@ -65,7 +70,7 @@ CONSTANTS: dict[str, Constant] = {
         *(0.25, 0.65, "prefill speed at long contexts"),
     ),
     "step_seconds": Constant(
-        *(0.008, "s a step", "fitted", "Figure 4: GEM-math on 6 H20 takes 0.49 to 0.79 of its time on 2 H800"),
+        *(0.008, "s a step", "fitted", "paper, Figure 4: GEM-math on 6 H20 takes 0.49 to 0.79 of 2 H800's time"),
         *(0.002, 0.02, "decode speed of small batches"),
     ),
     "row_seconds": Constant(
@@ -76,12 +81,12 @@ CONSTANTS: dict[str, Constant] = {
         *(1.5e-5, "s", "assumed", "latency of a small all-reduce in a CUDA graph; two a layer"),
         *(8e-6, 4e-5, "decode speed of engines with several devices"),
     ),
-    "all_reduce_bandwidth": Constant(
-        *(150e9, "bytes/s", "assumed", "what a ring reaches of the H800's NVLink, 400 GB/s in both directions"),
-        *(100e9, 350e9, "prefill speed of engines with several devices"),
+    "all_reduce_efficiency": Constant(
+        *(0.375, "share of the link", "assumed", "what a ring reaches of NVLink, whose figure is for both directions"),
+        *(0.25, 0.48, "prefill speed of engines with several devices"),
     ),
     "train_efficiency": Constant(
-        *(0.1125, "share of peak", "fitted", "section 2: training is 23.1 % of a clean iteration of 365.7 s"),
+        *(0.1125, "share of peak", "fitted", "paper, section 3: training is 23.1 % of a clean iteration of 365.7 s"),
         *(0.06, 0.45, "training time"),
     ),
     "train_passes": Constant(
@@ -105,11 +110,11 @@ CONSTANTS: dict[str, Constant] = {
         *(0.0, 0.1, "transfers; the fitted rates absorb it"),
     ),
     "push_rate": Constant(
-        *(5.107e8, "bytes/s", "fitted", "Table 4, 8B: push 32.4 s"),
+        *(5.107e8, "bytes/s", "fitted", "paper, Table 4, 8B: push 32.4 s"),
         *(4e8, 2.2e9, "when new weights are there"),
     ),
     "pull_rate": Constant(
-        *(2.786e9, "bytes/s", "fitted", "Table 4, 8B: accumulated pull 6.2 s"),
+        *(2.786e9, "bytes/s", "fitted", "paper, Table 4, 8B: accumulated pull 6.2 s"),
         *(1.5e9, 1.2e10, "when an engine has new weights at hand"),
     ),
     "cluster_link": Constant(
@@ -129,15 +134,15 @@ CONSTANTS: dict[str, Constant] = {
         *(0.05, 2.0, "what of an update stays exposed"),
     ),
     "tcp_rate": Constant(
-        *(2.371e9, "bytes/s", "fitted", "Table 3, 8B by TCP: 6.911 s"),
+        *(2.371e9, "bytes/s", "fitted", "paper, Table 3, 8B by TCP: 6.911 s"),
         *(1.5e9, 1e10, "KV transfers over Ethernet"),
     ),
     "rdma_rate": Constant(
-        *(1.236e10, "bytes/s", "fitted", "Table 3, 8B and 32B by RDMA: 5.466 and 9.442 s"),
+        *(1.236e10, "bytes/s", "fitted", "paper, Table 3, 8B and 32B by RDMA: 5.466 and 9.442 s"),
         *(6e9, 4e10, "KV transfers over InfiniBand"),
     ),
     "rdma_fixed_seconds": Constant(
-        *(4.141, "s", "fitted", "Table 3, 8B and 32B by RDMA: what does not grow with the size"),
+        *(4.141, "s", "fitted", "paper, Table 3, 8B and 32B by RDMA: what does not grow with the size"),
         *(0.0, 5.0, "nothing but Table 3: connections that last do not pay it again"),
     ),
     "kv_transfer_seconds": Constant(
@@ -159,7 +164,7 @@ class Constants(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds: float = CONSTANTS["step_seconds"].value
     row_seconds: float = CONSTANTS["row_seconds"].value
     all_reduce_seconds: float = CONSTANTS["all_reduce_seconds"].value
-    all_reduce_bandwidth: float = CONSTANTS["all_reduce_bandwidth"].value
+    all_reduce_efficiency: float = CONSTANTS["all_reduce_efficiency"].value
     train_efficiency: float = CONSTANTS["train_efficiency"].value
     train_passes: float = CONSTANTS["train_passes"].value
     train_fixed_seconds: float = CONSTANTS["train_fixed_seconds"].value

@@ -47,6 +47,9 @@ class EngineModel:
                 f"{devices * each / 1e9:.0f} GB for weights and KV: an engine needs at least "
                 f"{int(shape.weight_bytes / each) + 1} devices (engine.devices)"
             )
+        if devices > 1 and not hardware.link:
+            raise ValueError(f"{hardware.name} has no link between its devices: engine.devices must be 1")
+        self._all_reduce = hardware.link * constants.all_reduce_efficiency
         self._decode: dict[int, tuple[float, float]] = {}
 
     @property
@@ -79,4 +82,4 @@ class EngineModel:
             return seconds
         # a ring moves each element twice, less one device's share; one all-reduce follows attention, one the rest
         moved = 2 * BYTES * tokens * shape.hidden * (self._devices - 1) / self._devices
-        return seconds + 2 * shape.layers * (constants.all_reduce_seconds + moved / constants.all_reduce_bandwidth)
+        return seconds + 2 * shape.layers * (constants.all_reduce_seconds + moved / self._all_reduce)
