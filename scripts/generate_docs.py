@@ -242,7 +242,7 @@ def constants_page() -> str:
     text = (
         "The numbers of the [performance model](performance_model.md) that are not a device's or a model's own.\n"
         "*Given*: stated by the paper or by a component's documentation; *fitted*: solved for so that the figure\n"
-        "named comes out; *assumed*: ours. Any of them can be replaced: `simulation: {constants: {push_rate: 1.0e9}}`.\n"
+        "named comes out; *assumed*: ours. All can be replaced: `simulation: {constants: {push_rate: 1.0e9}}`.\n"
     )
     head = ("constant", "value", "unit", "basis", "range", "where it comes from", "what it moves")
     return "\n".join(["# Constants of the performance model\n", GENERATED, text, table(head, rows)])
