@@ -21,10 +21,8 @@ from rollart.simulation.pool_split import PoolSplit
 
 Objective = Literal["time", "cost"]
 
-ALPHAS = (0, 1, 2)
-"""Bounds that are screened; moves go further, up to :data:`MOST_ALPHA`."""
-
-MOST_ALPHA = 4
+MOST_ALPHA = 2
+"""Largest bound, if nobody says otherwise: more staleness is always faster, and what it costs is not modelled."""
 
 SPLITS = 24
 """Sizes of the trainer that are screened, at most about as many; moves go by the same step."""
@@ -74,17 +72,23 @@ class Space:
         split: Of its pools.
         objective: Whether devices are better left unused than idle.
         by_intensity: The domains, those first that have the most prompt tokens for each generated one.
+        most_alpha: Largest bound, unless the configuration's own is larger.
     """
 
     def __init__(
-        self, config: SimulatedConfig, split: PoolSplit, objective: Objective, by_intensity: Sequence[str]
+        self,
+        config: SimulatedConfig,
+        split: PoolSplit,
+        objective: Objective,
+        by_intensity: Sequence[str],
+        most_alpha: int = MOST_ALPHA,
     ) -> None:
         self._config = config
         self._split = split
         self._objective = objective
         self._by_intensity = list(by_intensity)
         self._step = max(1, split.stock(split.trainer_class) // SPLITS)
-        self._alphas = range(_least_alpha(config), _most_alpha(config) + 1)
+        self._alphas = range(_least_alpha(config), _most_alpha(config, most_alpha) + 1)
         rollout = config.rollout
         spare = rollout.max_environments - rollout.group_size
         self._most_members = 0 if config.engine.deterministic else max(0, min(rollout.group_size, spare))
@@ -94,19 +98,18 @@ class Space:
     def candidates(self) -> Iterator[Candidate]:
         """Those that are screened."""
         rollout = self._config.rollout
-        alphas = sorted({alpha for alpha in (*ALPHAS, self._config.alpha) if alpha in self._alphas})
         members = sorted({0, 1, rollout.redundant_members} & set(range(self._most_members + 1)))
         groups = sorted({0, self._group_step, rollout.redundant_groups} & set(range(self._most_groups + 1)))
         for trainer, mapping in itertools.product(self._trainers(), list(self._mappings())):
             for engines in self._engines(trainer, mapping):
-                for alpha, more, extra in itertools.product(alphas, members, groups):
+                for alpha, more, extra in itertools.product(self._alphas, members, groups):
                     yield Candidate(trainer, engines, mapping, alpha, more, extra)
 
     def given(self) -> Candidate | None:
-        """The configuration as a candidate; ``None`` if a domain takes engines of any class."""
+        """The configuration as a candidate; ``None`` if it is none: a domain takes any class, or pools only prefill."""
         trainer, engines = self._split.given
         mapping = _mapping_of(self._config)
-        if any(engines[name] == 0 for _, name in mapping):
+        if self._config.placement.prefill or any(engines[name] == 0 for _, name in mapping):
             return None
         used = {name for _, name in mapping}
         rollout = self._config.rollout
@@ -142,6 +145,7 @@ class Space:
     def settings(self, candidate: Candidate) -> dict[str, Any]:
         """The candidate as values by dotted key."""
         return self._split.settings(candidate.trainer, dict(candidate.engines)) | {
+            "placement.prefill": [],
             "placement.affinity": _affinity(candidate.mapping),
             "run.alpha": candidate.alpha,
             "rollout.redundant_members": candidate.members,
@@ -152,6 +156,7 @@ class Space:
         """The settings in which the candidate differs from the configuration."""
         config = self._config
         now = self._split.current() | {
+            "placement.prefill": config.placement.prefill,
             "placement.affinity": _affinity(_mapping_of(config)),
             "run.alpha": config.alpha,
             "rollout.redundant_members": config.rollout.redundant_members,
@@ -220,8 +225,8 @@ def _least_alpha(config: SimulatedConfig) -> int:
     return int(preset.alpha > 0 and (config.run.mode != "rollart" or config.switches.update == "at_batch"))
 
 
-def _most_alpha(config: SimulatedConfig) -> int:
-    return max(MOST_ALPHA, config.alpha) if PRESETS[config.run.mode].alpha > 0 else 0
+def _most_alpha(config: SimulatedConfig, wanted: int) -> int:
+    return max(wanted, config.alpha) if PRESETS[config.run.mode].alpha > 0 else 0
 
 
 def _mapping_of(config: SimulatedConfig) -> tuple[tuple[str, str], ...]:

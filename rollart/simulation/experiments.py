@@ -161,7 +161,7 @@ def run_experiment(
     """
     work = [(experiment, point, seed, keep) for point in chosen for seed in experiment.seeds]
     rows: list[Row] = []
-    with _Results(work, jobs) as results:
+    with Results(work, jobs) as results:
         for point in chosen:
             row = _row(experiment, point, [next(results) for _ in experiment.seeds])
             rows.append(row)
@@ -169,10 +169,19 @@ def run_experiment(
     return rows
 
 
-class _Results:
-    """The results of the work, in its order, computed by one process or several."""
+Work = tuple[Experiment, Point, int, Path | None]
+"""One simulation: a point of an experiment, a seed, and the folder below which its run folder is kept."""
 
-    def __init__(self, work: Sequence[tuple[Experiment, Point, int, Path | None]], jobs: int) -> None:
+
+class Results:
+    """The results of simulations, in their order, each with its CPU seconds.
+
+    Args:
+        work: The simulations, at least one.
+        jobs: Processes; one is this process, which simulates as the results are taken.
+    """
+
+    def __init__(self, work: Sequence[Work], jobs: int) -> None:
         self._work = work
         self._pool = ProcessPoolExecutor(jobs, get_context("spawn")) if jobs > 1 else None
 
