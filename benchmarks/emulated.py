@@ -74,6 +74,10 @@ STORE = {"simulation.network.same_cluster": False}
 """The trainer in another cluster: weights travel through the store, as in the paper's disaggregated runs."""
 
 
+SYNCHRONOUS: Row = {"run.iterations": 4}
+"""No pipeline fills: the first iteration is left out, the others are alike."""
+
+
 class Bench:
     """Runs configurations on one Ray cluster."""
 
@@ -108,25 +112,37 @@ def trajectory_asynchrony(bench: Bench) -> list[Row]:
     return rows
 
 
+SYSTEMS: dict[str, Row] = {
+    "rollart": {"run.mode": "rollart"},
+    "areal": {"run.mode": "areal"},
+    "one_off": {"run.mode": "one_off"},
+    "sync_plus": {"run.mode": "sync_plus", **SYNCHRONOUS},
+    "sync": {"run.mode": "sync", **SYNCHRONOUS},
+    "rollart by the store": {"run.mode": "rollart", **STORE},
+    "areal by the store": {"run.mode": "areal", **STORE},
+}
+"""What is compared: every mode in one cluster, and the two whose pools the paper puts into two."""
+
+
 def end_to_end(bench: Bench) -> list[Row]:
     """Step time of every mode over that of ``rollart``, and its agreement with the simulation."""
-    modes = ("rollart", "areal", "one_off", "sync_plus", "sync")
-    found: dict[str, list[Emulated]] = {mode: [] for mode in modes}
+    found: dict[str, list[Emulated]] = {system: [] for system in SYSTEMS}
     for seed in bench.seeds:
-        for mode, runs in found.items():
-            runs.append(bench.play({"run.mode": mode, "run.seed": seed} | (STORE if mode == "rollart" else {})))
+        for system, runs in found.items():
+            skipped = 1 if "sync" in system else 2
+            runs.append(bench.play(SYSTEMS[system] | {"run.seed": seed}, skipped))
     rows = []
-    for mode, runs in found.items():
+    for system, runs in found.items():
         steps = [run.measured.step_time_s * run.factor for run in runs]
         pairs = list(zip(runs, found["rollart"], strict=True))
         ratios = [run.measured.step_time_s / best.measured.step_time_s for run, best in pairs]
         virtual = [run.simulated.step_time_s / best.simulated.step_time_s for run, best in pairs]
         deviations = [run.deviation for run in runs]
         rows.append(
-            {"mode": mode, "step_s": steps, "over_rollart": ratios, "simulated": virtual, "deviation": deviations}
+            {"system": system, "step_s": steps, "over_rollart": ratios, "simulated": virtual, "deviation": deviations}
         )
         print(
-            f"{mode:9} step {_spread(steps, 1)} s, over rollart {_spread(ratios)} (simulated {_spread(virtual)}), "
+            f"{system:20} step {_spread(steps, 1)} s, over rollart {_spread(ratios)} (simulated {_spread(virtual)}), "
             f"step time off the simulation by {statistics.fmean(deviations):+.1%} "
             f"(at most {max(deviations, key=abs):+.1%})",
             flush=True,
@@ -164,8 +180,7 @@ def overlap(bench: Bench) -> list[Row]:
     for name, balance in OVERLAPS.items():
         settings = EVEN | balance
         alone = {
-            mode: bench.play(settings | {"run.mode": mode, "run.iterations": 4}, skipped=1)
-            for mode in ("sync", "sync_plus")
+            mode: bench.play(settings | {"run.mode": mode, **SYNCHRONOUS}, skipped=1) for mode in ("sync", "sync_plus")
         }
         for how, change in TOGETHER.items():
             if not how or name == "balanced, slow engines":
@@ -221,7 +236,11 @@ def control_plane(bench: Bench) -> list[Row]:
             f"{row['calls_per_turn']:.2f} calls a turn, {row['cores']:.2f} cores",
             flush=True,
         )
-    return rows
+    call, own = statistics.linear_regression(
+        [row["calls_per_turn"] for row in rows], [row["ms_per_turn"] for row in rows]
+    )
+    print(f"by a line through these: {own:.3f} ms for each turn and {call:.3f} ms for each call over Ray", flush=True)
+    return [*rows, {"ms_per_turn_without_calls": own, "ms_per_call": call}]
 
 
 MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
