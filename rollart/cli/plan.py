@@ -1,4 +1,7 @@
-"""``rollart plan``: what a configuration would run, without starting anything and without torch or ray."""
+"""``rollart plan``: what a configuration would run, without starting anything and without torch or ray.
+
+With ``--optimize`` it searches for better settings (:mod:`rollart.cli.optimize`).
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,31 @@ from collections.abc import Iterator
 from rollart.cli.arguments import Commands, add_config, command_parser
 from rollart.cli.errors import OK
 from rollart.cli.inputs import load_checked
+from rollart.cli.optimize import add_optimize, refuse_unused, run_optimize
 from rollart.config.config import Config
 
 _DETAILS = """\
 Shows where each role would run, the sizes that follow from the settings, an estimate of the memory, and the
-effective algorithm. Settings that make no sense are refused with the remedy."""
+effective algorithm. Settings that make no sense are refused with the remedy.
+
+With --optimize it searches instead, by simulation, for the split of the GPUs between training and generation, the
+hardware class of each domain, the staleness bound and the redundancy that give the shortest step or the cheapest
+tokens, and says what to expect of the best few. The workload is that of the file's section `simulation`, or that of a
+finished run."""
 
 
 def add_parser(commands: Commands) -> None:
     parser = command_parser(commands, "plan", "show what would run, without running it", _DETAILS)
     add_config(parser)
+    add_optimize(parser)
     parser.set_defaults(command=run)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the plan."""
+    """Print the plan, or search for a better one."""
+    if parsed.optimize:
+        return run_optimize(parsed)
+    refuse_unused(parsed)
     for line in plan_lines(load_checked(parsed)):
         print(line)
     return OK

@@ -45,7 +45,7 @@ def run(parsed: argparse.Namespace) -> int:
 
     if parsed.list:
         for name, path in library().items():
-            print(f"{name:<26} {_experiment(path).title}")
+            print(f"{name:<26} {experiment_of(path).title}")
         return OK
     if parsed.experiment is None:
         raise UserError("name an experiment or give a file (rollart simulate --list)")
@@ -55,8 +55,8 @@ def run(parsed: argparse.Namespace) -> int:
         path = experiment_file(parsed.experiment)
     except ValueError as error:
         raise UserError(str(error)) from error
-    if "base" in _data(path):
-        return _run_experiment(parsed, _experiment(path))
+    if "base" in data_of(path):
+        return _run_experiment(parsed, experiment_of(path))
     return _run_one(parsed, path)
 
 
@@ -79,7 +79,7 @@ def _run_one(parsed: argparse.Namespace, path: Path) -> int:
             raise RunFailed(str(error)) from error
         measured = result.measured
         if parsed.json is not None:
-            _write(parsed.json, [_plain(measured)])
+            write_json(parsed.json, [plain(measured)])
         print(
             f"step {measured.step_time_s:.1f} s, {measured.throughput_tokens_per_s:,.0f} tokens/s, "
             f"train {measured.train_s:.1f} s, exposed update {measured.exposed_update_s:.1f} s, "
@@ -96,7 +96,7 @@ def _run_experiment(parsed: argparse.Namespace, experiment: Experiment) -> int:
     if parsed.seeds is not None:
         experiment = experiment.model_copy(update={"seeds": list(range(parsed.seeds))})
     try:
-        chosen = points(experiment, dict(_pairs(parsed.only)), _settings(parsed.overrides))
+        chosen = points(experiment, dict(pairs(parsed.only)), settings_of(parsed.overrides))
         if parsed.keep is not None and parsed.keep.exists() and any(parsed.keep.iterdir()):
             raise UserError(f"--keep {parsed.keep}: the folder is not empty: name another one")
         print(experiment.title)
@@ -106,7 +106,7 @@ def _run_experiment(parsed: argparse.Namespace, experiment: Experiment) -> int:
     for label, key, ratio, paper in compared(experiment, rows):
         print(f"{label:<44} {key:<30} {ratio:6.2f}{f'   paper {paper}' if paper else ''}")
     if parsed.json is not None:
-        _write(parsed.json, rows)
+        write_json(parsed.json, rows)
     return OK
 
 
@@ -130,7 +130,8 @@ def _factors(row: Row) -> list[str]:
     return names[1 : names.index("seeds")]
 
 
-def _pairs(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+def pairs(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """``FACTOR:POINT`` of each ``--only``."""
     for text in texts:
         factor, colon, point = text.partition(":")
         if not colon:
@@ -138,25 +139,27 @@ def _pairs(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield factor, point
 
 
-def _data(path: Path) -> dict[str, Any]:
+def data_of(path: Path) -> dict[str, Any]:
+    """What a file says."""
     from rollart.config.yaml_file import read_yaml
 
     return read_yaml(path).data
 
 
-def _experiment(path: Path) -> Experiment:
+def experiment_of(path: Path) -> Experiment:
+    """The experiment of a file."""
     from pydantic import ValidationError
 
     from rollart.simulation.experiments import Experiment
 
     try:
-        return Experiment.model_validate(_data(path))
+        return Experiment.model_validate(data_of(path))
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
-def _settings(overrides: Sequence[str]) -> dict[str, Any]:
+def settings_of(overrides: Sequence[str]) -> dict[str, Any]:
     """Overrides as values by dotted key; each point of the experiment checks that the keys exist."""
     from rollart.config.overrides import where
     from rollart.config.yaml_file import parse_value
@@ -170,13 +173,15 @@ def _settings(overrides: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A struct as JSON has it."""
     import msgspec
 
     return msgspec.to_builtins(value, str_keys=True)
 
 
-def _write(path: Path, rows: Sequence[Any]) -> None:
+def write_json(path: Path, rows: Any) -> None:
+    """Write ``--json FILE``."""
     try:
         path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     except OSError as error:

@@ -31,6 +31,9 @@ from rollart.types import derive_seed
 CHUNK = 512
 """Prompt tokens of the step by which the price of a prompt token is taken."""
 
+CACHE_PASSES = 3
+"""Times that the share of lost histories is taken anew: the slower it makes an engine, the more waits there."""
+
 DRAWN_GROUPS = 200
 """Groups drawn for a domain's stragglers."""
 
@@ -42,7 +45,8 @@ class Demand(msgspec.Struct, frozen=True):
     """What a trajectory asks for, on average.
 
     Attributes:
-        prompt: Prompt tokens computed (each once: the rest is in the prefix cache).
+        prompt: Prompt tokens, each counted once: the history is in the engine's cache, if there is room.
+        history: Tokens computed once more for each turn, added up, if the cache had lost them every time.
         generated: Tokens generated.
         context: Tokens held while it generates.
         away: Seconds outside of the engine: resets, steps, reward.
@@ -50,6 +54,7 @@ class Demand(msgspec.Struct, frozen=True):
     """
 
     prompt: float
+    history: float
     generated: float
     context: float
     away: float
@@ -72,7 +77,8 @@ class Demand(msgspec.Struct, frozen=True):
             mean_of(workload.reset_seconds) + turns * mean_of(workload.step_seconds) + mean_of(workload.reward_seconds)
         )
         total = cut * (prompt + generated)
-        return cls(cut * prompt, cut * generated, (first + total) / 2, away, total)
+        context = (first + total) / 2
+        return cls(cut * prompt, cut * (turns - 1) * context, cut * generated, context, away, total)
 
 
 class Stragglers(msgspec.Struct, frozen=True):
@@ -257,17 +263,31 @@ def class_seconds(
         environments: Trajectories that may be alive at once.
     """
     tokens = sum(part.load * part.trajectories * part.demand.generated for part in parts)
+    started = sum(part.load * part.trajectories for part in parts)
     generated = sum(part.demand.generated * part.trajectories for part in parts)
     held = sum(part.demand.context * part.demand.generated * part.trajectories for part in parts) / generated
     most = max_rows if speed.kv_tokens is None else max(1, min(max_rows, int(speed.kv_tokens / held)))
 
-    def seconds(rows: int) -> tuple[float, float]:
-        token = _token_seconds(speed, parts, rows, held)
+    def at(rows: int, lost: float) -> tuple[float, float, float]:
+        token = _token_seconds(speed, parts, rows, held, lost)
         durations = [(part, part.demand.generated * token + part.demand.away) for part in parts]
         slowest = max(part.slowest * duration for part, duration in durations)
         alive = sum(part.load * part.trajectories * duration for part, duration in durations)
-        working = tokens * token / rows / engines + (train if alpha == 0 else 0.0)
-        return working, max((slowest + train) / (alpha + 1), alive / environments)
+        working = tokens * token / rows / engines
+        lagging = max((slowest + train) / (alpha + 1), alive / environments)
+        return working + (train if alpha == 0 else 0.0), lagging, alive
+
+    def seconds(rows: int) -> tuple[float, float]:
+        lost = 0.0
+        working, lagging, alive = at(rows, lost)
+        for _ in range(CACHE_PASSES if speed.kv_tokens is not None else 0):
+            # the groups of a batch start together; what does not fit finds its history gone at its next turn
+            waiting = max(alive / max(working, lagging), started)
+            lost = max(lost, 1.0 - (speed.kv_tokens or 0) * engines / (waiting * held))
+            if lost <= 0:
+                break
+            working, lagging, alive = at(rows, lost)
+        return working, lagging
 
     low, high = 1, most
     while low < high:
@@ -277,12 +297,17 @@ def class_seconds(
     return max(seconds(high))
 
 
-def _token_seconds(speed: SpeedModel, parts: Sequence[Part], rows: int, held: float) -> float:
-    """From one token of a trajectory to its next, if ``rows`` decode: the step, and the prompts computed meanwhile."""
+def _token_seconds(speed: SpeedModel, parts: Sequence[Part], rows: int, held: float, lost: float) -> float:
+    """From one token of a trajectory to its next, if ``rows`` decode: the step, and the prompts computed meanwhile.
+
+    Args:
+        held: Tokens of context of a row.
+        lost: Share of the turns whose history has to be computed again.
+    """
     base, each = speed.decode(rows)
     context = round(rows * held)
     step = base + each * context
     chunk = speed.mixed(rows, 1, context + round(held), CHUNK, round(CHUNK * held)) - step
-    prompt = sum(part.demand.prompt * part.trajectories for part in parts)
+    prompt = sum((part.demand.prompt + lost * part.demand.history) * part.trajectories for part in parts)
     generated = sum(part.demand.generated * part.trajectories for part in parts)
     return step + rows * prompt / generated * max(0.0, chunk) / CHUNK

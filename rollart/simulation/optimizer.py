@@ -41,8 +41,8 @@ MEASURED = 4
 """Iterations of a simulation that are measured; alpha more at the end and alpha + 1 at the start are not."""
 
 SEARCH_SEEDS = (0,)
-CHOICE_SEEDS = (1, 2)
-REPORT_SEEDS = (3, 4, 5)
+CHOICE_SEEDS = (1,)
+REPORT_SEEDS = (2, 3, 4)
 
 ROUND = 4
 """Candidates that are simulated before the search looks again which is the best."""
@@ -53,7 +53,7 @@ SCREENED_ROUNDS = 3
 HOPELESS = 1.3
 """A candidate that is expected to be this much worse than the best is not simulated."""
 
-FINALISTS = 5
+FINALISTS = 4
 """Candidates that the choice is among, besides the given configuration."""
 
 SHOWN = 3
@@ -152,6 +152,8 @@ class _Search:
         self._budget, self._jobs, self._said, self._clock = budget, jobs, said, clock
         self._began = clock()
         self._simulations = 0
+        self._durations: list[float] = []
+        """Seconds for each simulation, of those that were made together."""
         self._given = Trial(self._space.given(), {}, config)
         self._trials: dict[Candidate, Trial] = {}
         """By candidate, in the order in which they were simulated; the given configuration if it is one."""
@@ -254,8 +256,8 @@ class _Search:
     def _allowed(self, wanted: int) -> int:
         """How many simulations the search may still make, at most ``wanted``."""
         left = (self._budget.simulations - LAST - self._simulations) // len(SEARCH_SEEDS)
-        each = (self._clock() - self._began) / self._simulations
-        if self._trials and self._clock() - self._began + (LAST + wanted) * each > self._budget.seconds:
+        needed = (LAST + wanted) * statistics.median(self._durations)
+        if self._simulations > len(SEARCH_SEEDS) and self._clock() - self._began + needed > self._budget.seconds:
             left = 0
         return max(0, min(wanted, left))
 
@@ -264,11 +266,13 @@ class _Search:
         if not todo:
             return
         work = [(self._experiment(trial), Point({}, self._point(trial)), seed, None) for trial, seed in todo]
+        began = self._clock()
         with Results(work, min(self._jobs, len(work))) as results:
             for (trial, seed), (result, _) in zip(todo, results, strict=True):
                 trial.numbers[seed] = numbers_of(trial.config, result)
                 self._simulations += 1
                 self._tell(trial, seed)
+        self._durations.append((self._clock() - began) / len(work))
 
     def _experiment(self, trial: Trial) -> Experiment:
         return Experiment(name="plan", title="", base=self._base, skipped=trial.alpha + 1)

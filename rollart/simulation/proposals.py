@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -116,8 +117,8 @@ def _idle_share(config: SimulatedConfig, by_place: Mapping[str, float]) -> float
 
 
 def overrides(settings: Mapping[str, Any]) -> str:
-    """Settings as they are written on a command line."""
-    return " ".join(f"{key}={_written(value)}" for key, value in settings.items())
+    """Settings as they are written on a command line, quoted for the shell."""
+    return " ".join(shlex.quote(f"{key}={_written(value)}") for key, value in settings.items())
 
 
 def _written(value: Any) -> str:
