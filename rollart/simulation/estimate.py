@@ -4,11 +4,12 @@ Each hardware class is a queueing network with the means of its domains. With a 
 two times follow for the class's part in a step. What its engines need for the tokens of a batch falls with the rows.
 How long its trajectories take rises with them, and with it the time between two batches: the groups of a batch start
 together, when the bound on staleness allows it, and are trained alpha + 1 batches later, when the slowest of them has
-finished; so alpha + 1 steps are as long as that group and one train step. The engines find the rows at which the two
-times are equal. How much longer than the mean the slowest group is, is drawn once from the workload.
+finished; so alpha + 1 steps are as long as that group, one train step and the way of its weights to the engines. The
+engines find the rows at which the two times are equal. How much longer than the mean the slowest group is, is drawn
+once from the workload.
 
-The step time is the longest of training and of what the classes take. It knows no waits between the parts of an update,
-no aborted trajectories, no failures and no slow starts, so the planner only ranks by it; the simulator decides.
+The step time is the longest of training and of what the classes take. It knows no aborted trajectories, no failures and
+no slow starts, so the planner only ranks by it; the simulator decides.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from rollart.config.simulation import SimulatedConfig, WorkloadConfig
 from rollart.data_plane.generation.emulated_models import SpeedModel
 from rollart.resource_plane.hardware import hardware
 from rollart.simulation.candidates import Candidate
+from rollart.simulation.links import broadcast_seconds, pull_seconds, push_seconds, swap_seconds
 from rollart.simulation.pool_split import PoolSplit
 from rollart.simulation.training_model import train_seconds
 from rollart.types import derive_seed
@@ -86,11 +88,13 @@ class Stragglers(msgspec.Struct, frozen=True):
 
     Attributes:
         groups: Durations of groups, ascending; a group ends with the last member that it needs.
-        load: What all members of a group take until it ends, redundant ones included, over what it needs.
+        load: What all members of a group take until it ends, redundant ones included, over ``size`` mean durations.
+        kept: The same of the members that are trained: less than 1 if the longest are not.
     """
 
     groups: tuple[float, ...]
     load: float
+    kept: float
 
     def slowest(self, needed: float, started: float) -> float:
         """The last group of a batch that needs so many of those started together."""
@@ -102,12 +106,14 @@ class Stragglers(msgspec.Struct, frozen=True):
         """Drawn, always the same, for groups of ``size`` members and ``redundant`` more."""
         drawn = _drawn_durations(workload, size + redundant)
         mean = statistics.fmean(duration for group in drawn for duration in group) or 1.0
-        ends, load = [], 0.0
-        for group in drawn:
-            end = sorted(group)[size - 1]
-            ends.append(end / mean)
-            load += sum(min(duration, end) for duration in group)
-        return cls(tuple(sorted(ends)), load / (mean * size * len(drawn)))
+        ends, load, kept = [], 0.0, 0.0
+        for group in map(sorted, drawn):
+            ends.append(group[size - 1] / mean)
+            trained = sum(group[:size])
+            kept += trained
+            load += trained + redundant * group[size - 1]
+        whole = mean * size * len(drawn)
+        return cls(tuple(sorted(ends)), load / whole, kept / whole)
 
 
 def _drawn_durations(workload: WorkloadConfig, members: int) -> list[list[float]]:
@@ -134,14 +140,16 @@ class Estimate(msgspec.Struct, frozen=True):
     """A step's parts.
 
     Attributes:
-        train: Seconds of training.
+        train: Seconds of training, and of what it waits for in an update.
         classes: Least seconds between two batches by hardware class.
         cost: Price of all devices in use for an hour.
+        kept: Tokens trained over those of as many mean trajectories.
     """
 
     train: float
     classes: dict[str, float]
     cost: float
+    kept: float
 
     @property
     def step(self) -> float:
@@ -149,9 +157,14 @@ class Estimate(msgspec.Struct, frozen=True):
         return max(self.train, *self.classes.values())
 
     @property
-    def cost_of_step(self) -> float:
-        """Price of a step."""
-        return self.step / 3600.0 * self.cost
+    def comparable_step(self) -> float:
+        """Seconds of a step that trained the tokens of mean trajectories."""
+        return self.step / self.kept
+
+    @property
+    def comparable_cost(self) -> float:
+        """Price of such a step."""
+        return self.comparable_step / 3600.0 * self.cost
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -161,7 +174,7 @@ class Part(msgspec.Struct, frozen=True):
         demand: Of its trajectories.
         trajectories: Of a batch.
         share: Of a batch.
-        load: What is generated over what is trained.
+        load: What is generated over what as many mean trajectories are.
         slowest: Duration of the last group that a batch waits for over a trajectory's mean duration.
     """
 
@@ -187,6 +200,7 @@ class Estimator:
         self._stragglers: dict[tuple[str, int], Stragglers] = {}
         self._train: dict[int, float] = {}
         self._classes: dict[tuple[object, ...], float] = {}
+        self._update, self._exposed = self._update_seconds()
 
     @property
     def by_intensity(self) -> list[str]:
@@ -200,7 +214,12 @@ class Estimator:
         cost = self._split.other_cost + candidate.trainer * self._split.trainer_hardware.cost
         cost += sum(count * devices * hardware(name).cost for name, count in candidate.engines)
         classes = {name: self._class_seconds(candidate, name, count) for name, count in candidate.engines}
-        return Estimate(self._train_seconds(candidate.trainer), classes, cost)
+        train = self._train_seconds(candidate.trainer) + self._exposed
+        return Estimate(train, classes, cost, self._kept(candidate.members))
+
+    def _kept(self, members: int) -> float:
+        tokens = {name: share * self._demands[name].total for name, share in self._config.shares.items()}
+        return sum(self._straggling(name, members).kept * each for name, each in tokens.items()) / sum(tokens.values())
 
     def _train_seconds(self, devices: int) -> float:
         if devices not in self._train:
@@ -225,21 +244,34 @@ class Estimator:
                 engines,
                 self._config.engine.max_rows,
                 candidate.alpha,
-                self._train_seconds(candidate.trainer),
+                self._train_seconds(candidate.trainer) + self._update,
                 self._config.rollout.max_environments * sum(part.share for part in parts),
             )
         return self._classes[key]
 
     def _part(self, domain: str, candidate: Candidate) -> Part:
         rollout, share = self._config.rollout, self._config.shares[domain]
-        key = (domain, candidate.members)
-        if key not in self._stragglers:
-            workload = self._config.simulation.workloads[domain]
-            self._stragglers[key] = Stragglers.of(workload, rollout.group_size, candidate.members)
-        stragglers = self._stragglers[key]
+        stragglers = self._straggling(domain, candidate.members)
         groups = rollout.groups_per_batch * share
         slowest = stragglers.slowest(groups, groups + candidate.groups * share)
         return Part(self._demands[domain], groups * rollout.group_size, share, stragglers.load, slowest)
+
+    def _straggling(self, domain: str, members: int) -> Stragglers:
+        if (domain, members) not in self._stragglers:
+            workload = self._config.simulation.workloads[domain]
+            size = self._config.rollout.group_size
+            self._stragglers[domain, members] = Stragglers.of(workload, size, members)
+        return self._stragglers[domain, members]
+
+    def _update_seconds(self) -> tuple[float, float]:
+        """From the end of a train step until engines have its weights, and how much of it training waits for."""
+        size, constants = self._split.model.weight_bytes, self._split.constants
+        if self._config.simulation.network.same_cluster:
+            whole = swap = broadcast_seconds(size, constants)
+        else:
+            swap = swap_seconds(size, self._config.engine.devices, constants)
+            whole = push_seconds(size, constants) + pull_seconds(size, constants) + swap
+        return whole, swap if self._config.switches.transfer == "asynchronous" else whole
 
 
 def class_seconds(
@@ -259,7 +291,7 @@ def class_seconds(
         engines: How many.
         max_rows: Requests that decode together in one of them.
         alpha: Bound on staleness.
-        train: Seconds of a train step.
+        train: Seconds of a train step until its weights are at the engines.
         environments: Trajectories that may be alive at once.
     """
     tokens = sum(part.load * part.trajectories * part.demand.generated for part in parts)

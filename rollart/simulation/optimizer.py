@@ -327,7 +327,7 @@ class _Search:
 
     def _estimated(self, candidate: Candidate) -> float:
         estimate = self._estimator.estimate(candidate)
-        return estimate.step if self._objective == "time" else estimate.cost_of_step
+        return estimate.comparable_step if self._objective == "time" else estimate.comparable_cost
 
     def _proposal(self, trial: Trial) -> Proposal:
         seeds = REPORT_SEEDS
