@@ -95,6 +95,11 @@ class Space:
         self._most_groups = 0 if config.engine.deterministic else rollout.groups_per_batch
         self._group_step = max(1, rollout.groups_per_batch // 8)
 
+    @property
+    def most_alpha(self) -> int:
+        """Largest bound of a candidate."""
+        return self._alphas[-1]
+
     def candidates(self) -> Iterator[Candidate]:
         """Those that are screened."""
         rollout = self._config.rollout

@@ -161,7 +161,8 @@ def run_experiment(
     """
     work = [(experiment, point, seed, keep) for point in chosen for seed in experiment.seeds]
     rows: list[Row] = []
-    with Results(work, jobs) as results:
+    with Workers(jobs) as workers:
+        results = workers.results(work)
         for point in chosen:
             row = _row(experiment, point, [next(results) for _ in experiment.seeds])
             rows.append(row)
@@ -173,24 +174,26 @@ Work = tuple[Experiment, Point, int, Path | None]
 """One simulation: a point of an experiment, a seed, and the folder below which its run folder is kept."""
 
 
-class Results:
-    """The results of simulations, in their order, each with its CPU seconds.
+class Workers:
+    """Processes that simulate; with one job there is none, and what is asked for is simulated as it is taken.
 
     Args:
-        work: The simulations, at least one.
-        jobs: Processes; one is this process, which simulates as the results are taken.
+        jobs: Processes.
     """
 
-    def __init__(self, work: Sequence[Work], jobs: int) -> None:
-        self._work = work
+    def __init__(self, jobs: int) -> None:
         self._pool = ProcessPoolExecutor(jobs, get_context("spawn")) if jobs > 1 else None
 
-    def __enter__(self) -> Iterator[tuple[SimulationResult, float]]:
-        return (self._pool.map if self._pool is not None else map)(_simulated, *zip(*self._work, strict=True))
+    def __enter__(self) -> Workers:
+        return self
 
     def __exit__(self, *error: object) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+
+    def results(self, work: Sequence[Work]) -> Iterator[tuple[SimulationResult, float]]:
+        """The results of simulations, at least one, in their order, each with its CPU seconds."""
+        return (self._pool.map if self._pool is not None else map)(_simulated, *zip(*work, strict=True))
 
 
 def _simulated(experiment: Experiment, point: Point, seed: int, keep: Path | None) -> tuple[SimulationResult, float]:

@@ -30,7 +30,7 @@ from rollart.config.load import simulated_config
 from rollart.config.simulation import SimulatedConfig
 from rollart.simulation.candidates import MOST_ALPHA, Candidate, Objective, Space
 from rollart.simulation.estimate import Estimator
-from rollart.simulation.experiments import Experiment, Point, Results
+from rollart.simulation.experiments import Experiment, Point, Workers
 from rollart.simulation.pool_split import PoolSplit
 from rollart.simulation.proposals import Numbers, Plan, Proposal, Spread, numbers_of, overrides
 
@@ -38,7 +38,8 @@ NOTABLE = 0.03
 """Gain below which a smaller alpha, and then less redundancy, is preferred."""
 
 MEASURED = 4
-"""Iterations of a simulation that are measured; alpha more at the end and alpha + 1 at the start are not."""
+"""Iterations of a simulation that are measured, of all candidates the same: what comes before is one more than the
+largest alpha, and alpha more at the end are not measured."""
 
 SEARCH_SEEDS = (0,)
 CHOICE_SEEDS = (1,)
@@ -122,7 +123,8 @@ def optimize(
         PlanError: its workers do not fit its pools, or no split of them holds the model.
         ValueError: the model or a constant is unknown, or the budget is too small.
     """
-    return _Search(base, settings, objective, budget, most_alpha, jobs, said, clock).run()
+    with Workers(jobs) as workers:
+        return _Search(base, settings, objective, budget, most_alpha, jobs, workers, said, clock).run()
 
 
 class _Search:
@@ -136,6 +138,7 @@ class _Search:
         budget: Budget,
         most_alpha: int,
         jobs: int,
+        workers: Workers,
         said: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
@@ -149,7 +152,8 @@ class _Search:
         self._estimator = Estimator(config, self._split)
         self._space = Space(config, self._split, objective, self._estimator.by_intensity, most_alpha)
         self._objective = objective
-        self._budget, self._jobs, self._said, self._clock = budget, jobs, said, clock
+        self._skipped = self._space.most_alpha + 1
+        self._budget, self._jobs, self._workers, self._said, self._clock = budget, jobs, workers, said, clock
         self._began = clock()
         self._simulations = 0
         self._durations: list[float] = []
@@ -265,21 +269,18 @@ class _Search:
         todo = [(trial, seed) for trial in trials for seed in seeds if seed not in trial.numbers]
         if not todo:
             return
-        work = [(self._experiment(trial), Point({}, self._point(trial)), seed, None) for trial, seed in todo]
+        experiment = Experiment(name="plan", title="", base=self._base, skipped=self._skipped)
+        work = [(experiment, Point({}, self._point(trial)), seed, None) for trial, seed in todo]
         began = self._clock()
-        with Results(work, min(self._jobs, len(work))) as results:
-            for (trial, seed), (result, _) in zip(todo, results, strict=True):
-                trial.numbers[seed] = numbers_of(trial.config, result)
-                self._simulations += 1
-                self._tell(trial, seed)
+        for (trial, seed), (result, _) in zip(todo, self._workers.results(work), strict=True):
+            trial.numbers[seed] = numbers_of(trial.config, result)
+            self._simulations += 1
+            self._tell(trial, seed)
         self._durations.append((self._clock() - began) / len(work))
-
-    def _experiment(self, trial: Trial) -> Experiment:
-        return Experiment(name="plan", title="", base=self._base, skipped=trial.alpha + 1)
 
     def _point(self, trial: Trial) -> dict[str, Any]:
         own = {} if trial is self._given or trial.candidate is None else self._space.settings(trial.candidate)
-        return self._settings | own | {"run.iterations": 2 * trial.alpha + 1 + MEASURED}
+        return self._settings | own | {"run.iterations": self._skipped + MEASURED + trial.alpha}
 
     def _tell(self, trial: Trial, seed: int) -> None:
         numbers = trial.numbers[seed]
