@@ -53,7 +53,7 @@ def run_optimize(parsed: argparse.Namespace) -> int:
     from rollart.simulation.candidates import MOST_ALPHA
     from rollart.simulation.optimizer import optimize
 
-    budget, jobs = _budget(parsed), parsed.jobs or 1
+    budget, jobs = _budget(parsed), 1 if parsed.jobs is None else parsed.jobs
     most_alpha = MOST_ALPHA if parsed.max_alpha is None else parsed.max_alpha
     if jobs < 1 or most_alpha < 0:
         raise UserError("--jobs takes a number of 1 or more, --max-alpha one of 0 or more")

@@ -46,7 +46,7 @@ def plan_lines(config: Config) -> Iterator[str]:
     run = config.run
     limit = f", at most {run.max_train_seconds:g} s of training" if run.max_train_seconds else ""
     yield f"run        {run.name} in {run.dir}/{run.name}: {run.iterations} iterations{limit}, seed {run.seed}"
-    yield f"mode       {run.mode}, alpha {config.alpha}, update {run.update}, on {_RUNTIMES[run.runtime]}"
+    yield f"mode       {run.mode}, alpha {config.alpha}, update {config.switches.update}, on {_RUNTIMES[run.runtime]}"
     yield from _section("roles", _roles(config))
     yield from _section("domains", _domains(config))
     yield from _section("sizes", _sizes(config))
