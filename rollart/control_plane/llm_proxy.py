@@ -329,6 +329,9 @@ class LLMProxy:
             finished = result.status is ResultStatus.DONE and result.finish_reason is not FinishReason.ABORT
             if pending.phase is Phase.PREFILL and finished:
                 sent = self._prefill.second(pending.request, result)
+                if sent is None:
+                    pending.reply(aborted(pending.request))
+                    return
                 pending.engine, pending.phase = self._engine_for(trajectory), Phase.DECODE
                 self._send(pending, sent)
                 return

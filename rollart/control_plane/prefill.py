@@ -76,11 +76,12 @@ class PrefillPhases(Generic[EngineT]):
         )
         return self._engines[held.index], held.sent
 
-    def second(self, request: GenerationRequest, prefilled: GenerationResult) -> GenerationRequest:
-        """The request that decodes, once the prompt has been computed."""
-        held = self._held[request.trajectory]
-        sent = held.sent
-        assert sent is not None
+    def second(self, request: GenerationRequest, prefilled: GenerationResult) -> GenerationRequest | None:
+        """The request that decodes, once the prompt has been computed; ``None`` if it was aborted meanwhile."""
+        held = self._held.get(request.trajectory)
+        sent = None if held is None else held.sent
+        if held is None or sent is None:
+            return None
         held.length = sent.prefix_length + len(sent.new)
         held.hash = rolling_hash(rolling_hash(sent.prefix_hash, sent.new), prefilled.action)
         held.action = EMPTY
