@@ -52,7 +52,7 @@ SCREENED_ROUNDS = 3
 """Rounds of the screened list before the search moves on from the best."""
 
 HOPELESS = 1.3
-"""A candidate that is expected to be this much worse than the best is not simulated."""
+"""A candidate that is estimated to be this much worse than the best is not simulated."""
 
 FINALISTS = 4
 """Candidates that the choice is among, besides the given configuration."""
@@ -213,28 +213,31 @@ class _Search:
         """The next of the screened list that are promising."""
         return list(itertools.islice((each for each in queue if self._promising(each)), ROUND))
 
+    def _promising(self, candidate: Candidate) -> bool:
+        """Whether it is new and may come near the best, by the estimate and by how that did for the same alpha."""
+        if not self._new(candidate):
+            return False
+        ratios = [
+            self._score(trial) / self._estimated(known)
+            for known, trial in self._trials.items()
+            if known.alpha == candidate.alpha
+        ]
+        if not ratios:
+            return True
+        best = min(map(self._score, self._trials.values()))
+        return self._estimated(candidate) * statistics.median(ratios) <= HOPELESS * best
+
     def _moves(self) -> list[Candidate]:
         """The most promising neighbours of the best candidate."""
         best = next(self._by_preference(self._trials.values()), None)
         if best is None or best.candidate is None:
             return []
-        near = [each for each in self._space.neighbours(best.candidate) if self._promising(each)]
-        return sorted(near, key=self._expected)[:ROUND]
+        limit = HOPELESS * self._estimated(best.candidate)
+        near = [each for each in self._space.neighbours(best.candidate) if self._new(each)]
+        return sorted((each for each in near if self._estimated(each) <= limit), key=self._estimated)[:ROUND]
 
-    def _promising(self, candidate: Candidate) -> bool:
-        """Whether it has not been simulated and may come near the best."""
-        if candidate in self._trials or candidate in self._refused:
-            return False
-        if not any(trial.alpha == candidate.alpha for trial in self._trials.values()):
-            return True
-        return self._expected(candidate) <= HOPELESS * min(map(self._score, self._trials.values()))
-
-    def _expected(self, candidate: Candidate) -> float:
-        """The objective by the estimate, and by how that did for candidates of the same alpha."""
-        known = [trial for trial in self._trials.values() if trial.candidate and trial.alpha == candidate.alpha]
-        known = known or [trial for trial in self._trials.values() if trial.candidate]
-        ratios = [self._score(trial) / self._estimated(trial.candidate) for trial in known if trial.candidate]
-        return self._estimated(candidate) * (statistics.fmean(ratios) if ratios else 1.0)
+    def _new(self, candidate: Candidate) -> bool:
+        return candidate not in self._trials and candidate not in self._refused
 
     def _try(self, candidates: Sequence[Candidate]) -> bool:
         """Simulate candidates; whether the budget allowed it."""
