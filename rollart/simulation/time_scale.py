@@ -15,6 +15,11 @@ from rollart.simulation.constants import CONSTANTS, Constants
 LEAST_DEADLINE = 10.0
 """Seconds that a deadline keeps at least: a shorter one would catch the hiccups of a busy machine, not what hangs."""
 
+_SHARES = frozenset(
+    ("bandwidth_efficiency", "gemm_efficiency", "attention_efficiency", "all_reduce_efficiency", "train_efficiency")
+)
+"""Constants that multiply a rate of a hardware class; other shares are of a rate that is a constant itself."""
+
 
 def scaled(config: SimulatedConfig, factor: float) -> SimulatedConfig:
     """The run ``factor`` times as fast.
@@ -62,13 +67,13 @@ def _sooner(section: dict[str, Any], keys: tuple[str, ...], factor: float) -> No
 
 
 def _constants(config: SimulatedConfig, factor: float) -> dict[str, float]:
-    """Every constant whose unit has seconds in it; the efficiencies are shares of a peak in operations or bytes/s."""
+    """Every constant whose unit has seconds in it, and the shares by which rates of the hardware catalogue count."""
     values = Constants.with_overrides(config.simulation.constants)
     changed = {}
     for name, constant in CONSTANTS.items():
         unit, value = constant.unit, getattr(values, name)
         if unit == "s" or unit.startswith("s a "):
             changed[name] = value / factor
-        elif unit.startswith("bytes/s") or unit == "share of peak":
+        elif unit.startswith("bytes/s") or name in _SHARES:
             changed[name] = value * factor
     return {**config.simulation.constants, **changed}
