@@ -28,7 +28,7 @@ from rollart.control_plane.wiring import JobWorkers
 from rollart.events import EventLog
 from rollart.runtime.in_process import InProcessRuntime
 from rollart.runtime.ray import RayRuntime
-from rollart.runtime.runtime import Placement, Runtime
+from rollart.runtime.runtime import Placement, Runtime, WorkerHandle
 from rollart.types import (
     HASH_START,
     EngineAddress,
@@ -64,15 +64,20 @@ async def play(runtime: Runtime, config: Config, folder: Path, pool: str) -> tup
     """Run the job; returns turns, wall seconds and CPU seconds of this process."""
     loop = asyncio.get_running_loop()
 
-    async def spawn(worker: type, name: str, *args: object) -> object:
+    async def spawn(worker: type, name: str, *args: object) -> WorkerHandle:
         resources = {f"pool:{pool}": 1.0} if isinstance(runtime, RayRuntime) else {}
         return await runtime.spawn(worker, Placement(name, name, pool, "CPU", resources), args, 60.0)
 
-    parts = "benchmarks.zero_cost:build_parts"
+    async def host(index: int) -> WorkerHandle:
+        return await spawn(
+            EnvHost, f"environment-{index}", "benchmarks.zero_cost:build_parts", [config.model_dump_json()]
+        )
+
     workers = JobWorkers(
-        await spawn(ZeroCostLearner, "train-0"),  # type: ignore[arg-type]
-        [await spawn(ZeroCostGenerator, "generate-0", 0)],  # type: ignore[list-item]
-        [await spawn(EnvHost, "environment-0", parts, [config.model_dump_json()])],  # type: ignore[list-item]
+        await spawn(ZeroCostLearner, "train-0"),
+        [await spawn(ZeroCostGenerator, "generate-0", 0)],
+        [await host(0)],
+        host,
     )
     log = EventLog(folder / "events", "benchmark", "driver", loop.time(), time.time(), loop.time)
     hooks = JobHooks(lambda batch: None, lambda index: log.flush())
