@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rollart.cli.errors import OK, UserError
 from rollart.cli.run_folder import existing_run_folder
 from rollart.cli.simulate import data_of, experiment_of, pairs, plain, settings_of, write_json
+from rollart.cli.stopping import terminable
 
 if TYPE_CHECKING:
     from rollart.config.config import Config
@@ -59,7 +60,8 @@ def run_optimize(parsed: argparse.Namespace) -> int:
         raise UserError("--jobs takes a number of 1 or more, --max-alpha one of 0 or more")
     base, settings = _inputs(parsed)
     try:
-        plan = optimize(base, settings, parsed.objective or "time", budget, most_alpha, jobs, _tell)
+        with terminable():
+            plan = optimize(base, settings, parsed.objective or "time", budget, most_alpha, jobs, _tell)
     except ValueError as error:
         raise UserError(f"{parsed.config}: {error}") from error
     for line in _table(plan):

@@ -12,6 +12,7 @@ from rollart.cli.arguments import Commands, command_parser
 from rollart.cli.errors import OK, RunFailed, UserError
 from rollart.cli.report import conclude
 from rollart.cli.run_folder import new_run_folder
+from rollart.cli.stopping import terminable
 
 if TYPE_CHECKING:
     from rollart.simulation.experiments import Experiment, Row
@@ -74,7 +75,8 @@ def _run_one(parsed: argparse.Namespace, path: Path) -> int:
         if moved is not None:
             print(f"the earlier run is kept as {moved}")
         try:
-            result = simulate(config, folder)
+            with terminable():
+                result = simulate(config, folder)
         except ValueError as error:
             raise RunFailed(str(error)) from error
         measured = result.measured
@@ -99,8 +101,11 @@ def _run_experiment(parsed: argparse.Namespace, experiment: Experiment) -> int:
         chosen = points(experiment, dict(pairs(parsed.only)), settings_of(parsed.overrides))
         if parsed.keep is not None and parsed.keep.exists() and any(parsed.keep.iterdir()):
             raise UserError(f"--keep {parsed.keep}: the folder is not empty: name another one")
-        print(experiment.title)
-        rows = run_experiment(experiment, chosen, parsed.keep, parsed.jobs, lambda row: print(_line(row), flush=True))
+        with terminable():
+            print(experiment.title, flush=True)
+            rows = run_experiment(
+                experiment, chosen, parsed.keep, parsed.jobs, lambda row: print(_line(row), flush=True)
+            )
     except ValueError as error:
         raise UserError(str(error)) from error
     for label, key, ratio, paper in compared(experiment, rows):

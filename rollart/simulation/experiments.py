@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import multiprocessing
+import os
+import signal
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -177,23 +181,47 @@ Work = tuple[Experiment, Point, int, Path | None]
 class Workers:
     """Processes that simulate; with one job there is none, and what is asked for is simulated as it is taken.
 
+    None outlives this one: an error or an interrupt ends what they simulate, and so does the death of this process.
+
     Args:
         jobs: Processes.
     """
 
     def __init__(self, jobs: int) -> None:
-        self._pool = ProcessPoolExecutor(jobs, get_context("spawn")) if jobs > 1 else None
+        self._pool: ProcessPoolExecutor | None = None
+        self._others = set(multiprocessing.active_children())
+        self._scratch = tempfile.TemporaryDirectory(prefix="rollart-simulate-")
+        if jobs > 1:
+            self._pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin_worker, (self._scratch.name,))
 
     def __enter__(self) -> Workers:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *details: object) -> None:
         if self._pool is not None:
+            if error is not None:
+                for process in set(multiprocessing.active_children()) - self._others:
+                    process.terminate()
             self._pool.shutdown(cancel_futures=True)
+        self._scratch.cleanup()
 
     def results(self, work: Sequence[Work]) -> Iterator[tuple[SimulationResult, float]]:
         """The results of simulations, at least one, in their order, each with its CPU seconds."""
         return (self._pool.map if self._pool is not None else map)(_simulated, *zip(*work, strict=True))
+
+
+def _begin_worker(scratch: str) -> None:
+    """Leave Ctrl-C to the process that started this one, keep scratch files where it removes them, and end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tempfile.tempdir = scratch
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # the queues of the pool never close while another worker has them open
 
 
 def _simulated(experiment: Experiment, point: Point, seed: int, keep: Path | None) -> tuple[SimulationResult, float]:
