@@ -18,7 +18,9 @@ from rollart.config.errors import ConfigError
 KeyPath = tuple[str, ...]
 """Keys from the root; the position in a list is a key too, as text."""
 
-_INT = re.compile(r"[-+]?[0-9]+")
+_INT = re.compile(r"[-+]?[0-9]{1,400}")
+"""Longer ones count as infinite: no setting takes them, and Python refuses to read very long ones."""
+
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL: dict[str, Any] = {
     **dict.fromkeys(("null", "Null", "NULL", "~", ""), None),
@@ -87,6 +89,8 @@ class _Builder:
             line = f":{mark.line + 1}" if mark is not None else ""
             what = getattr(error, "problem", None) or str(error).splitlines()[0]
             raise ConfigError([f"{self.where}{line}: not valid YAML: {what}"]) from error
+        except RecursionError:
+            raise ConfigError([f"{self.where}: is nested too deeply: write it flatter"]) from None
         return None if node is None else self._value(node, ())
 
     def _fail(self, node: yaml.Node, what: str) -> ConfigError:
