@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollart.cli.errors import OK, UserError
+from rollart.cli.errors import OK, RunFailed, UserError
 from rollart.cli.run_folder import existing_run_folder
-from rollart.cli.simulate import data_of, experiment_of, pairs, plain, settings_of, write_json
+from rollart.cli.simulate import check_json, data_of, experiment_of, pairs, plain, settings_of, write_json
 from rollart.cli.stopping import terminable
 
 if TYPE_CHECKING:
@@ -58,12 +58,15 @@ def run_optimize(parsed: argparse.Namespace) -> int:
     most_alpha = MOST_ALPHA if parsed.max_alpha is None else parsed.max_alpha
     if jobs < 1 or most_alpha < 0:
         raise UserError("--jobs takes a number of 1 or more, --max-alpha one of 0 or more")
+    check_json(parsed.json)
     base, settings = _inputs(parsed)
     try:
         with terminable():
             plan = optimize(base, settings, parsed.objective or "time", budget, most_alpha, jobs, _tell)
     except ValueError as error:
         raise UserError(f"{parsed.config}: {error}") from error
+    except RuntimeError as error:
+        raise RunFailed(f"{parsed.config}: {error}") from error
     for line in _table(plan):
         print(line)
     if parsed.json is not None:
@@ -98,7 +101,7 @@ def _inputs(parsed: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]
             raise UserError(f"--only {parsed.only[0]}: {path} is not an experiment: leave it out")
         else:
             config = _loaded(path, data, parsed)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise UserError(str(error)) from error
     if parsed.workload is not None:
         data = {key: value for key, value in data.items() if key != "domains"}

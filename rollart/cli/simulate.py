@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,9 @@ from rollart.cli.stopping import terminable
 
 if TYPE_CHECKING:
     from rollart.simulation.experiments import Experiment, Row
+
+MOST_SEEDS = 1000
+"""More are a slip of the hand."""
 
 _DETAILS = """\
 EXPERIMENT is the file of a run with a section `simulation`, the file of an experiment (base, vary, compare), or the
@@ -52,9 +56,12 @@ def run(parsed: argparse.Namespace) -> int:
         raise UserError("name an experiment or give a file (rollart simulate --list)")
     if parsed.jobs < 1 or (parsed.seeds is not None and parsed.seeds < 1):
         raise UserError("--jobs and --seeds take a number of 1 or more")
+    if parsed.seeds is not None and parsed.seeds > MOST_SEEDS:
+        raise UserError(f"--seeds {parsed.seeds}: give {MOST_SEEDS} or fewer")
+    check_json(parsed.json)
     try:
         path = experiment_file(parsed.experiment)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise UserError(str(error)) from error
     if "base" in data_of(path):
         return _run_experiment(parsed, experiment_of(path))
@@ -64,11 +71,15 @@ def run(parsed: argparse.Namespace) -> int:
 def _run_one(parsed: argparse.Namespace, path: Path) -> int:
     """One run, with a run folder."""
     from rollart.config.load import load_simulation
-    from rollart.simulation.simulator import check, simulate
+    from rollart.simulation.simulator import check, check_measurable, simulate
 
+    for option in ("only", "seeds", "keep"):
+        if getattr(parsed, option):
+            raise UserError(f"--{option} belongs to an experiment, and {path} is a single run: leave it out")
     config = load_simulation(path, parsed.overrides)
     try:
         check(config)
+        check_measurable(config)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
     with new_run_folder(config) as (folder, moved):
@@ -77,7 +88,7 @@ def _run_one(parsed: argparse.Namespace, path: Path) -> int:
         try:
             with terminable():
                 result = simulate(config, folder)
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
             raise RunFailed(str(error)) from error
         measured = result.measured
         if parsed.json is not None:
@@ -93,14 +104,14 @@ def _run_one(parsed: argparse.Namespace, path: Path) -> int:
 
 def _run_experiment(parsed: argparse.Namespace, experiment: Experiment) -> int:
     """Every chosen point; the table grows as the rows come."""
-    from rollart.simulation.experiments import compared, points, run_experiment
+    from rollart.simulation.experiments import check_points, compared, points, run_experiment
 
     if parsed.seeds is not None:
         experiment = experiment.model_copy(update={"seeds": list(range(parsed.seeds))})
     try:
         chosen = points(experiment, dict(pairs(parsed.only)), settings_of(parsed.overrides))
-        if parsed.keep is not None and parsed.keep.exists() and any(parsed.keep.iterdir()):
-            raise UserError(f"--keep {parsed.keep}: the folder is not empty: name another one")
+        check_points(experiment, chosen)
+        _make_folder(parsed.keep)
         with terminable():
             print(experiment.title, flush=True)
             rows = run_experiment(
@@ -108,11 +119,26 @@ def _run_experiment(parsed: argparse.Namespace, experiment: Experiment) -> int:
             )
     except ValueError as error:
         raise UserError(str(error)) from error
+    except RuntimeError as error:
+        raise RunFailed(str(error)) from error
     for label, key, ratio, paper in compared(experiment, rows):
         print(f"{label:<44} {key:<30} {ratio:6.2f}{f'   paper {paper}' if paper else ''}")
     if parsed.json is not None:
         write_json(parsed.json, rows)
     return OK
+
+
+def _make_folder(keep: Path | None) -> None:
+    """The folder of ``--keep``, new or empty."""
+    if keep is None:
+        return
+    try:
+        keep.mkdir(parents=True, exist_ok=True)
+        empty = not any(keep.iterdir())
+    except OSError as error:
+        raise UserError(f"--keep {keep}: cannot be a folder: {error.strerror or error}: name another one") from error
+    if not empty:
+        raise UserError(f"--keep {keep}: the folder is not empty: name another one")
 
 
 def _line(row: Row) -> str:
@@ -137,10 +163,14 @@ def _factors(row: Row) -> list[str]:
 
 def pairs(texts: Sequence[str]) -> Iterator[tuple[str, str]]:
     """``FACTOR:POINT`` of each ``--only``."""
+    seen: set[str] = set()
     for text in texts:
         factor, colon, point = text.partition(":")
         if not colon:
             raise ValueError(f"--only {text}: give FACTOR:POINT, e.g. --only system:rollart")
+        if factor in seen:
+            raise ValueError(f"--only {text}: '{factor}' was given before: keep one point for each factor")
+        seen.add(factor)
         yield factor, point
 
 
@@ -161,7 +191,8 @@ def experiment_of(path: Path) -> Experiment:
         return Experiment.model_validate(data_of(path))
     except ValidationError as error:
         first = error.errors()[0]
-        raise UserError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        parts = [str(path), ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")]
+        raise UserError(": ".join(part for part in parts if part)) from error
 
 
 def settings_of(overrides: Sequence[str]) -> dict[str, Any]:
@@ -183,6 +214,14 @@ def plain(value: Any) -> Any:
     import msgspec
 
     return msgspec.to_builtins(value, str_keys=True)
+
+
+def check_json(path: Path | None) -> None:
+    """Refuse a ``--json FILE`` that cannot be written, before anything is simulated for it."""
+    if path is None:
+        return
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(f"--json {path}: cannot be written: name a file in a folder that exists")
 
 
 def write_json(path: Path, rows: Any) -> None:

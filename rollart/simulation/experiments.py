@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 import multiprocessing
 import os
 import signal
@@ -24,14 +25,40 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rollart.config.base import Section
 from rollart.config.load import simulated_config
-from rollart.simulation.simulator import SimulationResult, simulate
+from rollart.simulation.simulator import SimulationResult, check, check_measurable, simulate
 
 FOLDER = Path(__file__).with_name("library")
 """The experiments that ship with the package."""
+
+
+_AVERAGED = (
+    "step_time_s",
+    "throughput_tokens_per_s",
+    "rollout_s",
+    "train_s",
+    "exposed_update_s",
+    "wait_s",
+    "wasted_token_share",
+    "turns",
+)
+"""Keys of a row that are means over the seeds."""
+
+_NUMBERS = (
+    *_AVERAGED,
+    *("step_time_s_std", "cost_per_million_tokens", "reward_cold_starts", "simulated_s", "cpu_s", "turns_per_cpu_s"),
+)
+"""Keys of a row that always are a number."""
+
+_ROW_KEYS = (
+    *_NUMBERS,
+    *("experiment", "seeds", "idle_share", "outcomes", "staleness", "seconds_by_part"),
+    *("reward_utilisation", "reward_wait_s"),
+)
+"""Keys of a row that no factor can have."""
 
 
 class Axis(Section):
@@ -67,7 +94,7 @@ class Experiment(Section):
     """Of the experiment."""
     title: str
     """What it shows, in one line."""
-    seeds: list[int] = [0, 1, 2]
+    seeds: list[int] = Field([0, 1, 2], min_length=1)
     """Root seeds; each point is simulated once for each."""
     skipped: int = Field(2, ge=0)
     """Iterations at the start of each run that are not measured."""
@@ -77,6 +104,34 @@ class Experiment(Section):
     """The axes; every combination of their points is simulated."""
     compare: list[Comparison] = []
     """Ratios for the table."""
+
+    @model_validator(mode="after")
+    def _names_what_there_is(self) -> Experiment:
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds: {self.seeds} has one twice: leave it out")
+        axes = {axis.factor: axis for axis in self.vary}
+        if len(axes) < len(self.vary):
+            raise ValueError("vary: two axes have the same factor: rename one")
+        for factor in axes:
+            if factor in _ROW_KEYS:
+                raise ValueError(f"vary: a factor cannot be '{factor}', which is a number of the rows: rename it")
+        for comparison in self.compare:
+            _check_comparison(comparison, axes)
+        return self
+
+
+def _check_comparison(comparison: Comparison, axes: Mapping[str, Axis]) -> None:
+    where = f"compare: '{comparison.label}'"
+    if comparison.field not in _NUMBERS:
+        raise ValueError(f"{where}: a row has no number '{comparison.field}', it has: {', '.join(_NUMBERS)}")
+    axis = axes.get(comparison.factor)
+    if axis is None:
+        raise ValueError(f"{where}: there is no factor '{comparison.factor}', there are: {', '.join(axes) or 'none'}")
+    for point in (comparison.of, comparison.to):
+        if point not in axis.points:
+            raise ValueError(
+                f"{where}: factor '{axis.factor}' has no point '{point}', it has: {', '.join(axis.points)}"
+            )
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -145,6 +200,21 @@ def points(
             made |= given
         found.append(Point({factor: name for factor, name, _ in combination}, made | dict(settings or {})))
     return found
+
+
+def check_points(experiment: Experiment, chosen: Sequence[Point]) -> None:
+    """Find out, before anything is simulated, whether every point can be.
+
+    Raises:
+        ValueError: a point cannot; the message names it.
+    """
+    for point in chosen:
+        try:
+            config = simulated_config(experiment.base, {"run.name": experiment.name, **point.settings})
+            check(config)
+            check_measurable(config, experiment.skipped)
+        except ValueError as error:
+            raise ValueError(f"{point.label}: {error}") from error
 
 
 def run_experiment(
@@ -226,6 +296,15 @@ def _end_with_parent() -> None:
 
 def _simulated(experiment: Experiment, point: Point, seed: int, keep: Path | None) -> tuple[SimulationResult, float]:
     """One point under one seed, and the CPU seconds that it took."""
+    try:
+        return _simulated_point(experiment, point, seed, keep)
+    except RuntimeError as error:
+        raise RuntimeError(f"{point.label}, seed {seed}: {error}") from error
+
+
+def _simulated_point(
+    experiment: Experiment, point: Point, seed: int, keep: Path | None
+) -> tuple[SimulationResult, float]:
     config = simulated_config(experiment.base, {"run.name": experiment.name, **point.settings, "run.seed": seed})
     began = time.process_time()
     if keep is not None:
@@ -265,18 +344,6 @@ def _row(experiment: Experiment, point: Point, results: Sequence[tuple[Simulatio
     return row
 
 
-_AVERAGED = (
-    "step_time_s",
-    "throughput_tokens_per_s",
-    "rollout_s",
-    "train_s",
-    "exposed_update_s",
-    "wait_s",
-    "wasted_token_share",
-    "turns",
-)
-
-
 def _rewards(results: Sequence[SimulationResult]) -> Row:
     stats = [each for result in results for each in result.rewards]
     provisioned = sum(each.provisioned_seconds for each in stats)
@@ -302,7 +369,8 @@ def compared(experiment: Experiment, rows: Sequence[Row]) -> list[tuple[str, str
         for row in rows:
             key = _key(row, others)
             if row[comparison.factor] == comparison.of and key in below:
-                ratio = row[comparison.field] / below[key][comparison.field]
+                over, under = row[comparison.field], below[key][comparison.field]
+                ratio = over / under if under else math.nan
                 found.append((comparison.label, key, ratio, comparison.paper.get(key, "")))
     return found
 

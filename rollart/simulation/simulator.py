@@ -74,6 +74,19 @@ def check(config: SimulatedConfig) -> None:
         simulated_core(config, 0, hardware_class)
 
 
+def check_measurable(config: SimulatedConfig, skipped: int = 1) -> None:
+    """Find out, before anything is started, whether iterations are left to measure.
+
+    Raises:
+        ValueError: none is.
+    """
+    if config.run.iterations <= skipped + config.alpha:
+        raise ValueError(
+            f"run.iterations is {config.run.iterations}, but {skipped} at the start and {config.alpha} at the end are "
+            f"not measured: set it to {skipped + config.alpha + 1} or more"
+        )
+
+
 def simulate(
     config: SimulatedConfig, folder: Path, skipped: int = 1, log: bool = True, sink: EventSink | None = None
 ) -> SimulationResult:

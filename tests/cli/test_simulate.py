@@ -79,6 +79,20 @@ def test_the_shipped_experiments_are_listed(rollart: Any) -> None:
         (["two.yaml", "--only", "system:async"], "has no point 'async'"),
         (["two.yaml", "--only", "system"], "--only"),
         (["two.yaml", "--jobs", "0"], "--jobs"),
+        (["two.yaml", "--only", "system:rollart", "--only", "system:sync_plus"], "'system' was given before"),
+        (["two.yaml", "--seeds", "1000000000000"], "give 1000 or fewer"),
+        (["two.yaml", "--keep", "two.yaml"], "--keep two.yaml: cannot be a folder"),
+        (["two.yaml", "--keep", "two.yaml/below"], "--keep two.yaml/below: cannot be a folder"),
+        (["two.yaml", "--json", "."], "--json .: cannot be written"),
+        (["two.yaml", "run.iterations=2"], "rollart: run.iterations is 2"),
+        (["run.yaml", "run.iterations=2"], "set it to 3 or more"),
+        (["run.yaml", "--json", "missing/row.json"], "--json missing/row.json: cannot be written"),
+        (["run.yaml", "--only", "system:rollart"], "--only belongs to an experiment"),
+        (["run.yaml", "--seeds", "2"], "--seeds belongs to an experiment"),
+        (["run.yaml", "--keep", "kept"], "--keep belongs to an experiment"),
+        (["x" * 5000], "File name too long"),
+        (["run.yaml", f"run.seed={'9' * 5000}"], "run.seed"),
+        (["run.yaml", f"run.seed={'[' * 5000}"], "nested too deeply"),
         (["two.yaml", "run.iterationz=3"], "run.iterationz"),
         (["run.yaml", "simulation.model=qwen9"], "qwen9"),
         (["run.yaml", "pools.train.devices=1"], "training.devices"),
@@ -93,3 +107,38 @@ def test_bad_input_is_one_message(rollart: Any, files: Path, arguments: list[str
     assert message in ran.err
     assert "Traceback" not in ran.err
     assert not (files / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("correct", "wrong", "message"),
+    [
+        ("seeds: [0]", "seeds: []", "seeds: "),
+        ("seeds: [0]", "seeds: [0, 0]", "has one twice"),
+        ("field: step_time_s", "field: nope", "a row has no number 'nope'"),
+        ("field: step_time_s", "field: outcomes", "a row has no number 'outcomes'"),
+        ("factor: system, of", "factor: nope, of", "there is no factor 'nope', there are: system"),
+        ("of: sync_plus", "of: nope", "factor 'system' has no point 'nope'"),
+        ("factor: system\n", "factor: seeds\n", "a factor cannot be 'seeds'"),
+        ("vary:", "vary:\n  - {factor: system, points: {a: {}}}", "two axes have the same factor"),
+        ("{run.mode: rollart}", "{rollout.hosts: 3}", "rollart: placement.environment"),
+    ],
+)
+def test_an_experiment_is_checked_before_its_first_point(
+    rollart: Any, files: Path, correct: str, wrong: str, message: str
+) -> None:
+    text = (files / "two.yaml").read_text()
+    (files / "two.yaml").write_text(text.replace(correct, wrong))
+    ran = rollart("simulate", "two.yaml")
+    assert ran.code == 2, ran.out + ran.err
+    assert message in ran.err
+    assert not ran.out
+
+
+def test_a_run_that_fails_is_one_message(rollart: Any, files: Path) -> None:
+    failing = "simulation.workloads.gem_game.reset_error=1"
+    ran = rollart("simulate", "run.yaml", failing)
+    assert ran.code == 1
+    assert ran.err.startswith("rollart: no domain is left to train")
+    ran = rollart("simulate", "two.yaml", failing, "--jobs", "2")
+    assert ran.code == 1
+    assert ran.err.startswith("rollart: sync_plus, seed 0: no domain is left to train")
