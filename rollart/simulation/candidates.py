@@ -1,15 +1,15 @@
 """What the planner chooses from: settings of a run that change how fast it is, and not what it trains.
 
 A candidate is one combination of the axes: devices of the trainer, engines by hardware class, hardware class by domain,
-alpha, and redundancy. A further axis is a field of :class:`Candidate`, its values and its moves in :class:`Space`, and
-its settings. Pure; called by the planner.
+alpha, redundancy, and a class whose engines only compute prompts. A further axis is a field of :class:`Candidate`, its
+values and its moves in :class:`Space`, and its settings. Pure; called by the planner.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Literal
 
 import msgspec
@@ -45,6 +45,7 @@ class Candidate(msgspec.Struct, frozen=True, order=True):
         alpha: Bound on staleness.
         members: Redundant members of a group.
         groups: Redundant groups.
+        prefill: Class whose engines compute prompts only, and no domain is on; "" if every engine does both.
     """
 
     trainer: int
@@ -53,11 +54,12 @@ class Candidate(msgspec.Struct, frozen=True, order=True):
     alpha: int
     members: int
     groups: int
+    prefill: str = ""
 
     @property
     def policy(self) -> tuple[Any, ...]:
         """All but the numbers of devices."""
-        return self.mapping, self.alpha, self.members, self.groups
+        return self.mapping, self.alpha, self.members, self.groups, self.prefill
 
     def domains_on(self, hardware_class: str) -> tuple[str, ...]:
         """The domains of a class."""
@@ -101,12 +103,12 @@ class Space:
         return self._alphas[-1]
 
     def candidates(self) -> Iterator[Candidate]:
-        """Those that are screened."""
+        """Those that are screened. A class for prompts alone is only a move: its estimate knows no handovers."""
         rollout = self._config.rollout
         members = sorted({0, 1, rollout.redundant_members} & set(range(self._most_members + 1)))
         groups = sorted({0, self._group_step, rollout.redundant_groups} & set(range(self._most_groups + 1)))
         for trainer, mapping in itertools.product(self._trainers(), list(self._mappings())):
-            for engines in self._engines(trainer, mapping):
+            for engines in self._engines(trainer, {name for _, name in mapping}):
                 for alpha, more, extra in itertools.product(self._alphas, members, groups):
                     yield Candidate(trainer, engines, mapping, alpha, more, extra)
 
@@ -137,6 +139,9 @@ class Space:
                 if other != name:
                     moved = (*candidate.mapping[:index], (domain, other), *candidate.mapping[index + 1 :])
                     found.append(self._with(candidate, mapping=moved))
+        for name in ("", *self._split.speeds):
+            if name != candidate.prefill:
+                found.append(self._with_prefill(candidate, name))
         for step in (-1, 1):
             found.append(self._with(candidate, alpha=candidate.alpha + step))
             found.append(self._with(candidate, members=candidate.members + step))
@@ -150,7 +155,7 @@ class Space:
     def settings(self, candidate: Candidate) -> dict[str, Any]:
         """The candidate as values by dotted key."""
         return self._split.settings(candidate.trainer, dict(candidate.engines)) | {
-            "placement.prefill": [],
+            "placement.prefill": self._prefill_pools(candidate),
             "placement.affinity": _affinity(candidate.mapping),
             "run.alpha": candidate.alpha,
             "rollout.redundant_members": candidate.members,
@@ -168,6 +173,11 @@ class Space:
             "rollout.redundant_groups": config.rollout.redundant_groups,
         }
         return {key: value for key, value in self.settings(candidate).items() if value != now.get(key)}
+
+    def _prefill_pools(self, candidate: Candidate) -> list[str]:
+        if not candidate.prefill:
+            return []
+        return self._split.generating(candidate.prefill, dict(candidate.engines)[candidate.prefill])
 
     def _trainers(self) -> list[int]:
         least, most = self._split.least_trainer, self._split.most_trainer
@@ -188,9 +198,8 @@ class Space:
             of = {domain: name for name, part in zip(classes, parts, strict=True) for domain in part}
             yield tuple((domain, of[domain]) for domain in domains)
 
-    def _engines(self, trainer: int, mapping: tuple[tuple[str, str], ...]) -> Iterator[tuple[tuple[str, int], ...]]:
-        """Engines by class for a trainer and a mapping; none if a class that is mapped to has no room."""
-        used = {name for _, name in mapping}
+    def _engines(self, trainer: int, used: Set[str]) -> Iterator[tuple[tuple[str, int], ...]]:
+        """Engines by class for a trainer and the classes in use; none if one of these has no room."""
         classes = [name for name in self._split.speeds if name in used]
         rooms = [self._split.room(name, trainer) for name in classes]
         if not all(rooms):
@@ -199,6 +208,14 @@ class Space:
         options = [sorted({max(1, round(share * room)) for share in shares}) for room in rooms]
         for counts in itertools.product(*options):
             yield tuple(zip(classes, counts, strict=True))
+
+    def _with_prefill(self, candidate: Candidate, name: str) -> Candidate | None:
+        """The candidate with prompts computed on a class alone, whose domains go to another."""
+        others = [each for each in self._split.speeds if each != name]
+        if not others:
+            return None
+        mapping = tuple((domain, others[0] if taken == name else taken) for domain, taken in candidate.mapping)
+        return self._with(candidate, mapping=mapping, prefill=name)
 
     def _with(self, candidate: Candidate, engines: Mapping[str, int] | None = None, **changes: Any) -> Candidate | None:
         """The candidate with changes and the engines that go with them; ``None`` if it is not allowed."""
@@ -212,6 +229,9 @@ class Space:
         if not allowed:
             return None
         used = {name for _, name in made.mapping}
+        if made.prefill in used:
+            return None
+        used |= {made.prefill} - {""}
         wanted = dict(candidate.engines) | dict(engines or {})
         counts = []
         for name in self._split.speeds:

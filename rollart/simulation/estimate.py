@@ -213,7 +213,12 @@ class Estimator:
         devices = self._config.engine.devices
         cost = self._split.other_cost + candidate.trainer * self._split.trainer_hardware.cost
         cost += sum(count * devices * hardware(name).cost for name, count in candidate.engines)
-        classes = {name: self._class_seconds(candidate, name, count) for name, count in candidate.engines}
+        classes = {
+            name: self._prefill_seconds(candidate, count)
+            if name == candidate.prefill
+            else self._class_seconds(candidate, name, count)
+            for name, count in candidate.engines
+        }
         train = self._train_seconds(candidate.trainer) + self._exposed
         return Estimate(train, classes, cost, self._kept(candidate.members))
 
@@ -249,12 +254,29 @@ class Estimator:
             )
         return self._classes[key]
 
+    def _prefill_seconds(self, candidate: Candidate, engines: int) -> float:
+        """Of a class that computes the prompts of a batch alone, the actions decoded elsewhere among them."""
+        parts = [self._part(domain, candidate) for domain, _ in candidate.mapping]
+        seconds = (part.load * part.trajectories * self._prompt_seconds(part.demand, candidate) for part in parts)
+        return sum(seconds) / engines
+
+    def _prompt_seconds(self, demand: Demand, candidate: Candidate) -> float:
+        """Of a trajectory alone on a prefill engine, all its turns."""
+        chunk = self._split.speeds[candidate.prefill].mixed(
+            0, 1, round(demand.context), CHUNK, round(CHUNK * demand.context)
+        )
+        return demand.total / CHUNK * chunk
+
     def _part(self, domain: str, candidate: Candidate) -> Part:
         rollout, share = self._config.rollout, self._config.shares[domain]
         stragglers = self._straggling(domain, candidate.members)
         groups = rollout.groups_per_batch * share
         slowest = stragglers.slowest(groups, groups + candidate.groups * share)
-        return Part(self._demands[domain], groups * rollout.group_size, share, stragglers.load, slowest)
+        demand = self._demands[domain]
+        if candidate.prefill:
+            away = demand.away + self._prompt_seconds(demand, candidate)
+            demand = msgspec.structs.replace(demand, prompt=0.0, away=away)
+        return Part(demand, groups * rollout.group_size, share, stragglers.load, slowest)
 
     def _straggling(self, domain: str, members: int) -> Stragglers:
         if (domain, members) not in self._stragglers:

@@ -109,6 +109,10 @@ class PoolSplit:
             found["engine.count"] = sum(engines.values())
         return found
 
+    def generating(self, hardware_class: str, engines: int) -> list[str]:
+        """The pools that so many engines of a class are spread over."""
+        return [pool for pool, share in self._over_pools(hardware_class, engines).items() if share]
+
     def current(self) -> dict[str, Any]:
         """What the configuration has for the keys of :meth:`settings`."""
         config = self._config

@@ -35,7 +35,8 @@ def test_all_free_devices_generate_where_time_counts() -> None:
         engines = dict(candidate.engines)
         assert engines.get("H800", 6 - candidate.trainer) == 6 - candidate.trainer
         assert engines.get("H20", 2) == 2
-        assert set(engines) == {name for _, name in candidate.mapping}
+        assert set(engines) == {name for _, name in candidate.mapping} | ({candidate.prefill} - {""})
+        assert not candidate.domains_on(candidate.prefill)
 
 
 def test_devices_may_stay_unused_where_cost_counts() -> None:
@@ -104,3 +105,16 @@ def test_of_many_domains_only_ordered_mappings_are_screened() -> None:
     for mapping in mappings:  # the first, with the most prompt tokens, are on the class with the most operations
         classes = [dict(mapping)[name] for name in names]
         assert classes == sorted(classes, reverse=True)
+
+
+def test_a_class_for_prompts_alone_is_a_move_there_and_back() -> None:
+    several = space()
+    given = several.given()
+    assert given is not None
+    (apart,) = [each for each in several.neighbours(given) if each.prefill == "H800"]
+    assert {name for _, name in apart.mapping} == {"H20"}
+    assert dict(apart.engines)["H800"] == 6 - apart.trainer
+    settings = several.settings(apart)
+    assert set(settings["placement.prefill"]) < set(settings["placement.generate"])
+    assert any(not each.prefill for each in several.neighbours(apart))
+    simulated_config(PLANNED, settings)
