@@ -160,7 +160,7 @@ class BatchFormed(Event, frozen=True):
     index: int
     groups: dict[str, int]
     staleness: dict[int, int]
-    """Number of trajectories by staleness."""
+    """Number of trajectories whose tokens are trained, by staleness."""
     waited: float
 
 

@@ -183,6 +183,8 @@ def _placement(config: Config) -> Iterator[Finding]:
                 "engine.count",
                 f"is {config.engine.count}, but placement.generate has {config.engines} engines: leave it out",
             )
+    if isinstance(placed.generate, list) and len(set(placed.generate)) < len(placed.generate):
+        yield "placement.generate", "names a pool twice: name each once"
     generating = set(config.engines_by_pool or ())
     for pool in placed.prefill:
         if pool not in generating:

@@ -32,7 +32,7 @@ class EngineConfig(Section):
     """Type of weights and KV cache."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where it runs."""
-    answer_timeout: float = Field(1800.0, gt=0)
+    answer_timeout: float = Field(1800.0, ge=0.1)
     """Seconds in which an engine answers a request, updates included; past it the attempt fails and is retried."""
     threads: int = Field(1, ge=1)
     """Torch threads of the engine process."""

@@ -24,6 +24,10 @@ SLACK = 1.5
 """A derived deadline over the largest latency of its distribution: only what hangs passes it."""
 
 
+LONGEST = 1e6
+"""Seconds of a call at most, more than eleven days: longer ones are slips of the pen."""
+
+
 class IncidentConfig(Section):
     """What makes the resets of many environments slow at once, e.g. a saturated image registry."""
 
@@ -97,6 +101,18 @@ class WorkloadConfig(Section):
             error, hang = getattr(self, f"{call}_error"), getattr(self, f"{call}_hang")
             if error + hang > 1:
                 raise ValueError(f"{call}_error {error} and {call}_hang {hang} are more than 1 together: lower one")
+        return self
+
+    @model_validator(mode="after")
+    def _ends_some_day(self) -> WorkloadConfig:
+        for key in ("reset_seconds", "step_seconds", "reward_seconds"):
+            if (longest := upper_end(getattr(self, key))) > LONGEST:
+                raise ValueError(f"{key} reaches {longest:g} s, more than {LONGEST:g}: give it a smaller maximum")
+        if (tokens := upper_end(self.first_observation)) >= self.max_context:
+            raise ValueError(
+                f"first_observation reaches {tokens:g} tokens and leaves no room in max_context {self.max_context}: "
+                "give it a maximum, or raise max_context"
+            )
         return self
 
 

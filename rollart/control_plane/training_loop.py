@@ -248,8 +248,8 @@ def _formed(batch: TrainBatch, waited: float) -> BatchFormed:
     staleness = Counter(
         batch.index - member.start_version
         for group in batch.groups
-        for member in group.members
-        if member.start_version is not None
+        for position, member in enumerate(group.members)
+        if member.start_version is not None and position not in group.withheld
     )
     return BatchFormed(batch.index, dict(groups), dict(staleness), waited)
 

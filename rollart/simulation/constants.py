@@ -19,6 +19,10 @@ import msgspec
 Basis = Literal["given", "fitted", "assumed"]
 
 
+BEYOND = 1e4
+"""Factor over or under its range at which a value is taken for a slip: runs with it would hardly ever end."""
+
+
 class Constant(NamedTuple):
     """One number of the model.
 
@@ -187,13 +191,17 @@ class Constants(msgspec.Struct, frozen=True, kw_only=True):
         """The constants with some replaced.
 
         Raises:
-            ValueError: there is no constant of a name (the message names the nearest), or a value is negative.
+            ValueError: there is no constant of a name (the message names the nearest), or a value cannot be meant.
         """
         for name, value in overrides.items():
             if name not in CONSTANTS:
                 near = difflib.get_close_matches(name, CONSTANTS, n=1)
                 hint = f"did you mean '{near[0]}'?" if near else f"constants: {', '.join(CONSTANTS)}"
                 raise ValueError(f"simulation.constants: unknown constant '{name}': {hint}")
-            if not value >= 0 or (value == 0 and CONSTANTS[name].low > 0):
-                raise ValueError(f"constant '{name}' is {value}: give a number above 0, in {CONSTANTS[name].unit}")
+            constant = CONSTANTS[name]
+            if not constant.low / BEYOND <= value <= constant.high * BEYOND:
+                raise ValueError(
+                    f"simulation.constants.{name} is {value} {constant.unit}: {constant.low:g} to {constant.high:g} is "
+                    f"plausible, and more than {BEYOND:g} times beyond is refused"
+                )
         return cls(**overrides)
