@@ -99,6 +99,11 @@ def test_the_shipped_experiments_are_listed(rollart: Any) -> None:
         (["run.yaml", "placement.prefill=[hosts]"], "placement.prefill"),
         (["run.yaml", "placement.prefill=[rollout]"], "leaves no pool that decodes"),
         (["run.yaml", "simulation.constants={push_rat: 1}"], "did you mean 'push_rate'"),
+        (["run.yaml", "simulation.constants={push_rate: 1.0e-300}"], "is plausible"),
+        (["run.yaml", "simulation.workloads.gem_game.step_seconds=1e300"], "step_seconds reaches 1e+300 s"),
+        (["run.yaml", "simulation.workloads.gem_game.first_observation=40000"], "leaves no room in max_context"),
+        (["run.yaml", "engine.answer_timeout=1e-9"], "engine.answer_timeout"),
+        (["run.yaml", "placement.generate=[rollout, rollout]"], "names a pool twice"),
     ],
 )
 def test_bad_input_is_one_message(rollart: Any, files: Path, arguments: list[str], message: str) -> None:

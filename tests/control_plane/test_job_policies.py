@@ -12,7 +12,7 @@ from story import Story
 from virtual_job import play
 
 from rollart.config.modes import Mode
-from rollart.events import TrajectoryEnded, TrajectoryScored, TurnFinished
+from rollart.events import BatchFormed, TrajectoryEnded, TrajectoryScored, TurnFinished
 from rollart.types import Outcome, Purpose
 
 LONG_TAIL = Scenario(
@@ -63,6 +63,17 @@ def test_the_policies_differ_in_what_becomes_of_a_slow_trajectory() -> None:
     assert ended["abort"][Outcome.ABORTED_STALE] > 0
     assert ended["abort"][Outcome.WITHHELD] == 0
     assert ended["withhold"][Outcome.WITHHELD] > 0
+
+
+def test_the_staleness_of_a_batch_counts_only_what_is_trained() -> None:
+    crowded = msgspec.structs.replace(LONG_TAIL, group_size=4, max_environments=8, stale="withhold")
+    story = play(crowded)
+    formed = Counter[int]()
+    for event in story.events:
+        if isinstance(event, BatchFormed):
+            formed.update(event.staleness)
+    assert formed == staleness(story)
+    assert max(formed) <= crowded.alpha
 
 
 def test_in_lock_step_nobody_asks_for_turn_t_plus_1_before_the_others_have_ended_turn_t() -> None:
